@@ -278,8 +278,7 @@ func TestJobs(t *testing.T) {
 			t.Errorf("there is %v", j)
 		}
 
-		runs, err := room.JobRuns(ctx, "fails")
-		must(t, err)
+		runs := leasetest.Got(room.JobRuns(ctx, "fails"))(t)
 		if len(runs) != 3 || runs[0].Outcome != "failed" || runs[0].Err != "no paper" || runs[2].Outcome != "done" || runs[0].By != "web-1:4711" || runs[0].Started.IsZero() {
 			t.Errorf("the runs are %+v", runs)
 		}
@@ -287,8 +286,7 @@ func TestJobs(t *testing.T) {
 			t.Errorf("the runs of no job are %v, %v", none, err)
 		}
 		must(t, c.Finish(ctx, nil))
-		all, err = room.Jobs(ctx)
-		must(t, err)
+		all = leasetest.Got(room.Jobs(ctx))(t)
 		if j, _ := all.Job("runs"); j.State != "done" || j.TooLong != 0 {
 			t.Errorf("the job that has run is %+v", j)
 		}

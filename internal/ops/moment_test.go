@@ -56,10 +56,8 @@ func TestDirtyReads(t *testing.T) {
 		_, err := scope.Once(t.Context(), txlock.Named("once"))
 		must(t, err)
 		room := ops.New(open(t, db, db.Engine().LevelVariable(), "'READ-UNCOMMITTED'"))
-		p, err := room.Look(t.Context())
-		must(t, err)
-		all, err := room.OnceOf(t.Context(), "once")
-		must(t, err)
+		p := leasetest.Got(room.Look(t.Context()))(t)
+		all := leasetest.Got(room.OnceOf(t.Context(), "once"))(t)
 		if len(p.Locks) != 1 || len(all) != 1 || !all[0].Open || p.Locks[0].Session == 0 || p.Locks[0].Since.IsZero() {
 			t.Errorf("the locks are %+v, the keys of Once %+v", p.Locks, all)
 		}
@@ -270,8 +268,7 @@ func TestLookBehindDDL(t *testing.T) {
 				holder := uint64(testdb.ConnID(t, tx))
 
 				admin := db.Admin()
-				conn, err := admin.Conn(t.Context())
-				must(t, err)
+				conn := leasetest.Got(admin.Conn(t.Context()))(t)
 				changer := uint64(testdb.ConnID(t, conn))
 				ctx, cancel := context.WithCancel(t.Context())
 				changed := make(chan struct{})
@@ -297,7 +294,7 @@ func TestLookBehindDDL(t *testing.T) {
 				}
 
 				short, end := context.WithTimeout(t.Context(), 300*time.Millisecond)
-				_, err = ops.New(admin).Look(short) // which its caller gives up
+				_, err := ops.New(admin).Look(short) // which its caller gives up
 				end()
 				leasetest.Fails(t, "a look behind DDL in less than a second", err)
 				if !testdb.Await(8*time.Second, func() bool {

@@ -27,8 +27,7 @@ func TestStopped(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		leader, others := c.start(2, follow)
 		term := leader.term()
-		guarded, err := leader.store.Pool().BeginTx(t.Context(), nil)
-		must(t, err)
+		guarded := leasetest.Got(leader.store.Pool().BeginTx(t.Context(), nil))(t)
 		must(t, term.Guard(t.Context(), guarded))
 		c.Skip(ttl + time.Second) // for the clocks, and not for the timers
 		wants(t, "Err", term.Err(), txlock.ErrLost)
@@ -36,8 +35,7 @@ func TestStopped(t *testing.T) {
 		if guarded.Commit() == nil {
 			t.Error("what was guarded is committed after the term")
 		}
-		tx, err := leader.store.Pool().BeginTx(t.Context(), nil)
-		must(t, err)
+		tx := leasetest.Got(leader.store.Pool().BeginTx(t.Context(), nil))(t)
 		wants(t, "Guard", term.Guard(t.Context(), tx), txlock.ErrLost)
 		must(t, tx.Rollback())
 	})
@@ -113,8 +111,7 @@ func TestWatchdog(t *testing.T) {
 func TestOwnerOfTheContext(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		p := c.process("a")
-		second, err := elect.New(p.leases, scheduler, elect.TTL(ttl))
-		must(t, err)
+		second := leasetest.Got(elect.New(p.leases, scheduler, elect.TTL(ttl)))(t)
 		ctx, cancel := context.WithCancel(lease.WithOwner(t.Context(), "me"))
 		defer cancel()
 		ended := make(chan error, 2)
@@ -186,8 +183,7 @@ func TestLeader(t *testing.T) {
 		wants(t, "Leader", second(other.Leader(t.Context())), elect.ErrNoLeader)
 		p.run(follow)
 		at := p.await(elect.Elected, 1).at
-		leader, err := other.Leader(t.Context())
-		must(t, err)
+		leader := leasetest.Got(other.Leader(t.Context()))(t)
 		if leader.Instance != p.name || leader.Token != p.term().Token() || !leader.Since.Equal(at.Truncate(time.Microsecond)) || leader.Remaining <= 0 || leader.Remaining > ttl {
 			t.Errorf("Leader = %+v at %v", leader, at)
 		}
@@ -289,8 +285,7 @@ func TestOnServers(t *testing.T) {
 				t.Errorf("term %d after %d", term.Token(), last.Token())
 			}
 			last = term
-			leader, err := elections["a"].Leader(t.Context())
-			must(t, err)
+			leader := leasetest.Got(elections["a"].Leader(t.Context()))(t)
 			if leader.Token != term.Token() || elections[leader.Instance] == nil || leader.Remaining > time.Minute {
 				t.Errorf("%+v leads, the term is %d", leader, term.Token())
 			}
@@ -313,10 +308,8 @@ func TestOnServers(t *testing.T) {
 // stand stands for election over a pool.
 func stand(ctx context.Context, t *testing.T, pool *sql.DB, key txlock.Key, ended chan<- error, fn elect.Func, opts ...elect.Option) *elect.Election {
 	t.Helper()
-	leases, err := lease.NewManager(pool)
-	must(t, err)
-	e, err := elect.New(leases, key, opts...)
-	must(t, err)
+	leases := leasetest.Got(lease.NewManager(pool))(t)
+	e := leasetest.Got(elect.New(leases, key, opts...))(t)
 	go func() {
 		err := e.Run(ctx, fn)
 		wants(t, "Close", leases.Close(context.WithoutCancel(ctx)), nil)
@@ -400,8 +393,7 @@ func (c *cluster) forget() {
 // onStandby returns the processes that lead, or wait in the queue.
 func onStandby(t *testing.T, watcher *process, all []*process) (some []*process) {
 	t.Helper()
-	info, err := watcher.leases.Inspect(t.Context(), standby)
-	must(t, err)
+	info := leasetest.Got(watcher.leases.Inspect(t.Context(), standby))(t)
 	for _, p := range all {
 		for _, slot := range info.Others {
 			if slot.Label == p.name {
@@ -435,8 +427,7 @@ func TestObserverPanics(t *testing.T) {
 					})
 				}()
 				p.up(c)
-				list, err := p.leases.List(t.Context())
-				must(t, err)
+				list := leasetest.Got(p.leases.List(t.Context()))(t)
 				leasetest.Equal(t, "held", len(list), 0)
 				wants(t, "Run again under an ended manager", errors.Join(p.leases.Close(t.Context()), p.Run(t.Context(), follow)), lease.ErrClosed)
 			})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/jobrow"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -89,8 +90,7 @@ func TestPauseInterrupted(t *testing.T) {
 			return text
 		})
 		jobs, key := open(t, newPool(t, db, true, mutate), Log(nil)), newKey()
-		c, err := jobs.Claim(t.Context(), key, time.Now())
-		must(t, err)
+		c := leasetest.Got(jobs.Claim(t.Context(), key, time.Now()))(t)
 		must(t, c.Finish(t.Context(), nil))
 		if paused, err := jobs.Pause(t.Context(), key, "ann"); err != nil || !paused || !interrupted.Load() {
 			t.Errorf("Pause reports %t, %v; interrupted: %t", paused, err, interrupted.Load())
@@ -110,8 +110,7 @@ func TestRuns(t *testing.T) {
 		}
 		wanted := func(j *Jobs, want ...string) {
 			t.Helper()
-			runs, err := j.Runs(t.Context(), key)
-			must(t, err)
+			runs := leasetest.Got(j.Runs(t.Context(), key))(t)
 			var got []string
 			for i, r := range runs {
 				got = append(got, string(r.Kind)+" "+r.Err)
@@ -126,8 +125,7 @@ func TestRuns(t *testing.T) {
 		tick(j, 1, nil)
 		tick(j, 2, errors.New("one line\nand\tanother"))
 		wanted(j, "failed one line and another", "done ")
-		c, err := j.Claim(t.Context(), key, at.Add(2*time.Second))
-		must(t, err)
+		c := leasetest.Got(j.Claim(t.Context(), key, at.Add(2*time.Second)))(t)
 		must(t, j.leases.ForceRelease(t.Context(), key)) // as if the process had died
 		tick(j, 2, nil)
 		wants(t, "Finish", c.Finish(t.Context(), nil), txlock.ErrLost)
@@ -168,12 +166,10 @@ func TestPurge(t *testing.T) {
 		db.Exec(t, "UPDATE lockstep_jobs SET run_us = UNIX_TIMESTAMP() * 1000000 WHERE name = 'requested'")
 		db.Exec(t, "UPDATE lockstep_jobs SET paused_us = 1 WHERE name = 'paused'")
 		for _, want := range []int{2, 0} {
-			n, err := Purge(t.Context(), db.Admin(), 24*time.Hour)
-			must(t, err)
+			n := leasetest.Got(Purge(t.Context(), db.Admin(), 24*time.Hour))(t)
 			equal(t, "purged", n, want)
 		}
-		all, err := j.List(t.Context())
-		must(t, err)
+		all := leasetest.Got(j.List(t.Context()))(t)
 		var names []string
 		for _, s := range all {
 			names = append(names, s.Key)
@@ -247,8 +243,7 @@ func TestScheduleDiffers(t *testing.T) {
 		}
 		says := func(n *node, schedule string, want jobrow.Health) {
 			t.Helper()
-			all, err := n.ledger.list(t.Context())
-			must(t, err)
+			all := leasetest.Got(n.ledger.list(t.Context()))(t)
 			if got := jobrow.Of(all[0].ListJobsRow, all[0].NowUs); got != want || string(all[0].Schedule) != schedule {
 				t.Errorf("the table has %s, %+v, want %s, %+v", all[0].Schedule, got, schedule, want)
 			}

@@ -22,6 +22,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/jobrow"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -38,8 +39,7 @@ type process struct {
 // startProcess starts this program as a process that runs jobs.
 func startProcess(t *testing.T, db *testdb.DB, name, table string, off time.Duration) *process {
 	t.Helper()
-	program, err := os.Executable()
-	must(t, err)
+	program := leasetest.Got(os.Executable())(t)
 	in, stop, err := os.Pipe()
 	must(t, err)
 	out, say, err := os.Pipe()
@@ -47,8 +47,7 @@ func startProcess(t *testing.T, db *testdb.DB, name, table string, off time.Dura
 	cmd := exec.Command(program)
 	cmd.Env = environment(db.DSN(), name, table, off)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, say, say
-	c, err := testdb.StartChild(cmd)
-	must(t, err)
+	c := leasetest.Got(testdb.StartChild(cmd))(t)
 	must(t, errors.Join(in.Close(), say.Close()))
 	p := &process{Child: c, stop: stop, said: make(chan []string, 1)}
 	go func() {
@@ -113,8 +112,7 @@ func playProcesses(t *testing.T, fail func(), db *testdb.DB, servers ...*testdb.
 		}
 		time.Sleep(between)
 		fail()
-		n, err := rand.Int(rand.Reader, big.NewInt(int64(len(processes))))
-		must(t, err)
+		n := leasetest.Got(rand.Int(rand.Reader, big.NewInt(int64(len(processes)))))(t)
 		i := int(n.Int64())
 		said = append(said, processes[i].end(t, true)...)
 		start(i, kills+1)
@@ -161,8 +159,7 @@ func jobOf(key string) string { return key[strings.LastIndex(key, ":")+1:] }
 func checkInstants(t *testing.T, db *testdb.DB, table, job string, every time.Duration, left [][2]int64, failed map[string]bool, faults int) {
 	t.Helper()
 	times := make(map[int64]int)
-	rows, err := db.Admin().QueryContext(t.Context(), "SELECT at_us, COUNT(*) FROM "+table+" WHERE job = ? GROUP BY at_us", job)
-	must(t, err)
+	rows := leasetest.Got(db.Admin().QueryContext(t.Context(), "SELECT at_us, COUNT(*) FROM "+table+" WHERE job = ? GROUP BY at_us", job))(t)
 	for rows.Next() {
 		var at int64
 		var n int
@@ -235,8 +232,7 @@ func TestKilledConnection(t *testing.T) {
 				wants(t, "RunTx", <-ended, context.Canceled)
 				equal(t, "missing", count(t, db, "SELECT (MAX(at_us) - MIN(at_us)) DIV 500000 + 1 - COUNT(*) FROM "+table), 0)
 				equal(t, "done twice", count(t, db, "SELECT COUNT(*) - COUNT(DISTINCT at_us) FROM "+table), 0)
-				runs, err := j.Runs(t.Context(), key)
-				must(t, err)
+				runs := leasetest.Got(j.Runs(t.Context(), key))(t)
 				outcomes := make(map[Kind]int)
 				for _, r := range runs {
 					outcomes[r.Kind]++
@@ -321,8 +317,7 @@ func TestUnansweredCommit(t *testing.T) {
 			})
 		}
 		losing := func(arrives bool) *Jobs {
-			jobs, err := New(newPool(t, db, false, testdb.LosingCommits(arrives)), j.leases)
-			must(t, err)
+			jobs := leasetest.Got(New(newPool(t, db, false, testdb.LosingCommits(arrives)), j.leases))(t)
 			return jobs
 		}
 		ticks(t, true, txlock.ErrUnknownOutcome, mysql.ErrInvalidConn)(tick(losing(false))) // not executed

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/leaseutil"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -254,8 +255,7 @@ func TestSilentServer(t *testing.T) {
 func TestSilentConnection(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		n := c.node()
-		claim, err := n.Claim(t.Context(), nightly, time.Now())
-		must(t, err)
+		claim := leasetest.Got(n.Claim(t.Context(), nightly, time.Now()))(t)
 		n.ledger.down(errSilent)
 		time.AfterFunc(time.Second, func() { n.ledger.down(nil) })
 		must(t, claim.Finish(t.Context(), nil))
@@ -268,13 +268,12 @@ func TestSilentConnection(t *testing.T) {
 			}
 			return call()
 		})
-		_, err = n.TickTx(limited(t, time.Minute), nightly, at, func(context.Context, *sql.Tx, time.Time) error { return nil })
+		_, err := n.TickTx(limited(t, time.Minute), nightly, at, func(context.Context, *sql.Tx, time.Time) error { return nil })
 		if !errors.Is(err, txlock.ErrWaitTimeout) || len(n.events.of(Interrupted)) != 1 {
 			t.Errorf("TickTx: %v, %v", err, n.events.of(Interrupted))
 		}
 		n.store.Up()
-		again, err := c.node().Claim(t.Context(), nightly, at)
-		must(t, err)
+		again := leasetest.Got(c.node().Claim(t.Context(), nightly, at))(t)
 		must(t, again.Finish(t.Context(), nil))
 	})
 }

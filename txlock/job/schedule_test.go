@@ -275,14 +275,12 @@ func TestPlan(t *testing.T) {
 // TestMachineClock proves that nothing but the stopwatch reads the machine's clock.
 func TestMachineClock(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("*.go")
-	must(t, err)
+	files := leasetest.Got(filepath.Glob("*.go"))(t)
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") || file == "stopwatch.go" {
 			continue
 		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		must(t, err)
+		parsed := leasetest.Got(parser.ParseFile(token.NewFileSet(), file, nil, 0))(t)
 		ast.Inspect(parsed, func(n ast.Node) bool {
 			if s, is := n.(*ast.SelectorExpr); is {
 				if x, is := s.X.(*ast.Ident); is && x.Name == "time" && (s.Sel.Name == "Now" || s.Sel.Name == "Since" || s.Sel.Name == "Until" || s.Sel.Name == "Local") {
@@ -297,8 +295,7 @@ func TestMachineClock(t *testing.T) {
 // TestInstantsHaveAZone: what day it is doesn't depend on the process, nor on whether the
 // tick is begun for the first time.
 func TestInstantsHaveAZone(t *testing.T) {
-	hourly, err := cron.ParseStandard("0 * * * *")
-	must(t, err)
+	hourly := leasetest.Got(cron.ParseStandard("0 * * * *"))(t)
 	for zone, schedules := range map[string][]Schedule{
 		"Asia/Tokyo": {Cron("CRON_TZ=Asia/Tokyo 0 0 * * *"), Cron("CRON_TZ=Asia/Tokyo 30 * * * *")},
 		"UTC":        {Cron("0 0 * * *"), Cron("30 * * * *"), Every(time.Hour), Of(hourly)},
@@ -320,8 +317,7 @@ func instantsIn(t *testing.T, zone string, schedule Schedule) {
 		if !first.Equal(again) || first.Location().String() != zone || again.Location().String() != zone {
 			t.Errorf("%v, then %v, want both in %s", first, again, zone)
 		}
-		claim, err := n.ClaimNearest(t.Context(), txlock.Named("nearest"), schedule)
-		must(t, err)
+		claim := leasetest.Got(n.ClaimNearest(t.Context(), txlock.Named("nearest"), schedule))(t)
 		equal(t, "the zone of a claim", claim.At().Location().String(), zone)
 		must(t, claim.Finish(t.Context(), nil))
 	})

@@ -20,6 +20,7 @@ import (
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/session"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -37,10 +38,8 @@ func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 // open returns jobs on a pool, with a short TTL.
 func open(t testing.TB, pool *sql.DB, opts ...Option) *Jobs {
 	t.Helper()
-	leases, err := lease.NewManager(pool, lease.TTL(time.Minute)) // on a machine with much to do none is lost
-	must(t, err)
-	jobs, err := New(pool, leases, opts...)
-	must(t, err)
+	leases := leasetest.Got(lease.NewManager(pool, lease.TTL(time.Minute)))(t)
+	jobs := leasetest.Got(New(pool, leases, opts...))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
@@ -107,8 +106,7 @@ func TestTickOnServers(t *testing.T) {
 				if s := statusOf(t, j, key); !s.Done.Equal(at) || !strings.HasPrefix(s.Instance, "process ") || s.Running || s.Ended.Before(s.Started) {
 					t.Errorf("the table says %+v", s)
 				}
-				all, err := j.List(t.Context())
-				must(t, err)
+				all := leasetest.Got(j.List(t.Context()))(t)
 				found := 0
 				for _, s := range all {
 					if s.Key == key.String() || s.Key == keyTx.String() {
@@ -129,8 +127,7 @@ func TestTickTxRollsBack(t *testing.T) {
 		table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, what VARCHAR(20)")
 		var log bytes.Buffer
 		observer := txlock.SlogObserver(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
-		base, err := mysql.NewConnector(db.Config(func(cfg *mysql.Config) { cfg.Logger = &mysql.NopLogger{} }))
-		must(t, err)
+		base := leasetest.Got(mysql.NewConnector(db.Config(func(cfg *mysql.Config) { cfg.Logger = &mysql.NopLogger{} })))(t)
 		pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(observer)))
 		t.Cleanup(func() { _ = pool.Close() })
 		j, key := open(t, pool, Log(nil)), newKey()
@@ -161,8 +158,7 @@ func TestTickTxRollsBack(t *testing.T) {
 		}
 		tries, commits := 0, 0
 		ran, err := j.TickTx(t.Context(), key, at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
-			scope, err := txlock.Join(ctx, tx)
-			must(t, err)
+			scope := leasetest.Got(txlock.Join(ctx, tx))(t)
 			must(t, scope.AfterCommit(func() { commits++ }))
 			if tries++; tries < 3 {
 				return errors.Join(insert(ctx, tx, "a deadlock"), &mysql.MySQLError{Number: 1213})
@@ -243,11 +239,9 @@ func TestTrips(t *testing.T) {
 		table := db.CreateTable(t, "trips", "id BIGINT PRIMARY KEY AUTO_INCREMENT, n INT")
 		trips, counted := testdb.CountTrips(t)
 		pool := newPool(t, db, true, counted)
-		leases, err := lease.NewManager(pool, lease.TTL(time.Minute), lease.PurgeEvery(0, time.Hour))
-		must(t, err)
+		leases := leasetest.Got(lease.NewManager(pool, lease.TTL(time.Minute), lease.PurgeEvery(0, time.Hour)))(t)
 		defer func() { must(t, leases.Close(context.Background())) }()
-		j, err := New(pool, leases)
-		must(t, err)
+		j := leasetest.Got(New(pool, leases))(t)
 		key, keyTx := newKey(), newKey()
 		at := serverNow(t, j).Add(-time.Hour)
 		ticks := 0

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -119,9 +120,8 @@ func TestClaims(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		a, b := c.node(), c.node()
 		at := c.now()
-		claim, err := a.Claim(t.Context(), nightly, at)
-		must(t, err)
-		_, err = b.Claim(t.Context(), nightly, at)
+		claim := leasetest.Got(a.Claim(t.Context(), nightly, at))(t)
+		_, err := b.Claim(t.Context(), nightly, at)
 		wants(t, "a second claim", err, txlock.ErrBusy)
 		var held *txlock.HeldError
 		if !errors.As(err, &held) || held.Key != nightly || held.Owner != claim.Lease().Owner() {
@@ -134,13 +134,11 @@ func TestClaims(t *testing.T) {
 
 		for _, done := range []bool{false, true} {
 			at := c.now()
-			old, err := a.Claim(t.Context(), nightly, at)
-			must(t, err)
+			old := leasetest.Got(a.Claim(t.Context(), nightly, at))(t)
 			a.store.Down(nil) // its lease is lost
 			time.Sleep(2 * ttl)
 			a.store.Up()
-			claim, err := b.Claim(t.Context(), nightly, at)
-			must(t, err)
+			claim := leasetest.Got(b.Claim(t.Context(), nightly, at))(t)
 			if claim.Lease().Token() <= old.Lease().Token() || !claim.At().Equal(at) {
 				t.Errorf("token %d after %d", claim.Lease().Token(), old.Lease().Token())
 			}

@@ -33,8 +33,7 @@ func newObserver(t *testing.T, options ...lockotel.Option) (*lockotel.Observer, 
 	reader := sdk.NewManualReader()
 	provider := sdk.NewMeterProvider(sdk.WithReader(reader))
 	t.Cleanup(func() { must(t, provider.Shutdown(context.Background())) })
-	o, err := lockotel.New(provider.Meter("test"), options...)
-	must(t, err)
+	o := leasetest.Got(lockotel.New(provider.Meter("test"), options...))(t)
 	return o, reader
 }
 

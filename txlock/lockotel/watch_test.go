@@ -12,6 +12,7 @@ import (
 
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -83,10 +84,8 @@ func TestWatchJobs(t *testing.T) {
 			t.Parallel()
 			db, ctx := testdb.Shared(t, engine).OpenLeases(t), t.Context()
 			pool := db.Connect(t)
-			m, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
-			must(t, err)
-			jobs, err := job.New(pool, m, job.Log(nil))
-			must(t, err)
+			m := leasetest.Got(lease.NewManager(pool, lease.PurgeEvery(0, time.Hour)))(t)
+			jobs := leasetest.Got(job.New(pool, m, job.Log(nil)))(t)
 			defer func() {
 				must(t, errors.Join(jobs.Close(context.WithoutCancel(ctx)), m.Close(context.WithoutCancel(ctx))))
 			}()
@@ -104,8 +103,7 @@ func TestWatchJobs(t *testing.T) {
 					}
 				}
 			}
-			c, err := jobs.Claim(ctx, txlock.Named("c"), at)
-			must(t, err)
+			c := leasetest.Got(jobs.Claim(ctx, txlock.Named("c"), at))(t)
 			const ago = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) - 1000000 * "
 			db.Exec(t, "UPDATE lockstep_jobs SET next_us = "+ago+"7200 WHERE name = 'a'")
 			db.Exec(t, "UPDATE lockstep_jobs SET limit_us = 1, started_us = "+ago+"3600 WHERE name = 'c'")
@@ -114,8 +112,7 @@ func TestWatchJobs(t *testing.T) {
 			if _, err := o.WatchJobs(nil); err == nil {
 				t.Error("nil is watched")
 			}
-			stop, err := o.WatchJobs(jobs)
-			must(t, err)
+			stop := leasetest.Got(o.WatchJobs(jobs))(t)
 			all := collect(t, reader)
 			about := func(name string, want ...string) {
 				t.Helper()

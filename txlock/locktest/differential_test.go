@@ -52,9 +52,9 @@ func TestLocks(t *testing.T) {
 				}()
 				for i := lane; i < n && !t.Failed(); i += lanes {
 					number := *seed + uint64(i)
-					p := forKit(randomProgram(rand.New(rand.NewPCG(number, 0)), locksGame), engine)
-					if difference := locksGame.differs(t, s, p); difference != "" {
-						t.Errorf("program %d on %s, in short:\n%s", number, engine, shrunk(p, difference, func(p program) string { return locksGame.differs(t, s, p) }))
+					p := forKit(randomProgram(rand.New(rand.NewPCG(number, 0))), engine)
+					if difference := differs(t, s, p); difference != "" {
+						t.Errorf("program %d on %s, in short:\n%s", number, engine, shrunk(p, difference, func(p program) string { return differs(t, s, p) }))
 					}
 				}
 			})
@@ -62,14 +62,8 @@ func TestLocks(t *testing.T) {
 	}
 }
 
-// forKit leaves out of a program what a Kit doesn't do as the server: it makes the row of a key
-// at once, as a lock does that begins its transaction.
+// forKit leaves out of a program what a Kit doesn't do as the server.
 func forKit(p program, engine testdb.Engine) program {
-	for i, kind := range p.keys {
-		if kind == fresh {
-			p.keys[i] = ensured
-		}
-	}
 	if engine == testdb.MySQL {
 		for i := range p.steps {
 			switch s := &p.steps[i]; {
@@ -100,14 +94,14 @@ func shrunk(p program, difference string, differs func(program) string) string {
 }
 
 // differs runs a program on both, and returns what has happened where they differ.
-func (g game) differs(t *testing.T, s *server, p program) string {
+func differs(t *testing.T, s *server, p program) string {
 	t.Helper()
 	keys := s.keys(t, p)
 	s.programs++
 	bubble, found := make(chan func()), make(chan string, 1)
 	go func() {
 		defer close(bubble)
-		found <- newDriver(t, g, s, keys, bubble).run(p)
+		found <- newDriver(t, s, keys, bubble).run(p)
 	}()
 	synctest.Test(t, func(*testing.T) {
 		for f := range bubble {
@@ -127,7 +121,6 @@ const (
 // driver runs one program. Each step is made on the server, and then on the stand-in, whose
 // answers are known at once: they say which of the server's to wait for.
 type driver struct {
-	game       game
 	server     *server
 	memory     *memory
 	keys       []txlock.Key
@@ -142,12 +135,12 @@ type driver struct {
 	timeout    <-chan time.Time // of the step
 }
 
-func newDriver(t *testing.T, g game, s *server, keys []txlock.Key, bubble chan func()) *driver {
-	d := &driver{game: g, server: s, keys: keys, names: [2]names{{}, {}}, deadlocked: make(chan int, 2*maxActors)}
+func newDriver(t *testing.T, s *server, keys []txlock.Key, bubble chan func()) *driver {
+	d := &driver{server: s, keys: keys, names: [2]names{{}, {}}, deadlocked: make(chan int, 2*maxActors)}
 	d.memory = newMemory(t, bubble, d.victim)
 	for i := range maxActors {
-		d.real[i] = &actor{number: i, world: s, keys: keys, versions: make(map[int]uint64)}
-		d.fake[i] = &actor{number: i, world: d.memory, keys: keys, versions: make(map[int]uint64)}
+		d.real[i] = &actor{number: i, world: &s.sessions, keys: keys, versions: make(map[int]uint64)}
+		d.fake[i] = &actor{number: i, world: &d.memory.sessions, keys: keys, versions: make(map[int]uint64)}
 	}
 	return d
 }
@@ -162,40 +155,24 @@ func (d *driver) run(p program) string {
 			}
 		}
 	})
-	looked := false
-	var begins [maxActors]bool // the next statement is the first of a transaction
-	for _, s := range slices.Concat(p.steps, d.game.last(p)) {
+	for _, s := range slices.Concat(p.steps, endOfLocks(p)) {
 		if d.undecided {
 			d.server.undecided++
 			return ""
 		}
-		if d.calls[s.actor] != nil || !d.game.possible(s, d.real[s.actor]) {
+		if d.calls[s.actor] != nil || s.verb != "Begin" && d.real[s.actor].tx == nil {
 			continue
 		}
-		if differ := d.step(s); differ && looked {
-			d.server.undecided++
-			return ""
-		} else if differ {
+		if d.step(s) {
 			return d.log.String()
-		}
-		looked = looked || begins[s.actor] && s.looks(d.server, p)
-		if s.verb != "Held" && s.verb != "Holders" && s.verb != "ReadVersion" { // which the transaction doesn't send
-			begins[s.actor] = s.verb == "Begin"
 		}
 	}
 	return ""
 }
 
-// looks tells whether a step may look for the row of a key first, which fixes the snapshot:
-// the library does so on MySQL, but where a procedure begins the transaction.
-func (s step) looks(on *server, p program) bool {
-	return on.db.Engine() == testdb.MySQL && s.limited() &&
-		slices.ContainsFunc(s.keys, func(key int) bool { return p.keys[key] == fresh })
-}
-
 // step makes a step on both, and tells whether they differ.
 func (d *driver) step(s step) (differ bool) {
-	call := d.game.verbs[s.verb].call
+	call := lockVerbs[s.verb].call
 	d.timeout, d.victims = time.After(patience), 0
 	if s.limited() {
 		d.timeout = time.After(6 * patience)

@@ -15,6 +15,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -26,8 +27,7 @@ import (
 func TestFaultsOfEnds(t *testing.T) {
 	t.Parallel()
 	byDatabaseSQL := func(ctx context.Context, k *locktest.Kit, last string) error {
-		tx, err := k.DB().BeginTx(ctx, nil)
-		must(t, err)
+		tx := leasetest.Got(k.DB().BeginTx(ctx, nil))(t)
 		scope, err := txlock.Join(ctx, tx)
 		if err == nil {
 			_, err = scope.Lock(ctx, orders.Key(1)) // before which the transaction begins
@@ -115,8 +115,7 @@ func TestCommitThatFails(t *testing.T) {
 			}
 			wants(t, "COMMIT", err, failure)
 			wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
-			l, err = other.TryAcquire(t.Context(), key)
-			must(t, err)
+			l = leasetest.Got(other.TryAcquire(t.Context(), key))(t)
 			must(t, l.Release(t.Context()))
 			if !k.Locked(key) || !strings.Contains(log(k), "COMMIT: "+failure.Error()) {
 				t.Error(log(k))
@@ -128,10 +127,8 @@ func TestCommitThatFails(t *testing.T) {
 // TestLeaseBehindDDL acquires a lease in a transaction that a statement commits: the lease is committed, too.
 func TestLeaseBehindDDL(t *testing.T) {
 	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, table string, key txlock.Key) {
-		tx, err := pool.BeginTx(t.Context(), nil)
-		must(t, err)
-		l, err := leasesOf(t, pool).AcquireTx(t.Context(), tx, key)
-		must(t, err)
+		tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
+		l := leasetest.Got(leasesOf(t, pool).AcquireTx(t.Context(), tx, key))(t)
 		must(t, second(tx.ExecContext(t.Context(), "ANALYZE TABLE "+table)))
 		must(t, tx.Rollback())
 		wants(t, "TryAcquire", second(leasesOf(t, pool).TryAcquire(t.Context(), key)), txlock.ErrBusy)
@@ -147,11 +144,9 @@ func TestBusyNamesTheHolder(t *testing.T) {
 		shared, permits := txlock.Named(key.String()+"shared"), txlock.Named(key.String()+"permits")
 		must(t, second(m.Acquire(ctx, key, lease.WithLabel("ours"))))
 		must(t, second(m.AcquireShared(ctx, shared)))
-		taken, err := m.Semaphore(permits, 1)
-		must(t, err)
+		taken := leasetest.Got(m.Semaphore(permits, 1))(t)
 		must(t, second(taken.Acquire(ctx)))
-		of, err := other.Semaphore(permits, 1)
-		must(t, err)
+		of := leasetest.Got(other.Semaphore(permits, 1))(t)
 		tx, _ := beginAt(ctx, t, pool, sql.LevelDefault)
 		for name, c := range map[string]struct {
 			err   error
@@ -183,9 +178,8 @@ func TestOpenRows(t *testing.T) {
 		t.Helper()
 		ctx := context.Background()
 		tx, scope := beginAt(ctx, t, pool, sql.LevelDefault)
-		rows, err := tx.QueryContext(ctx, "SELECT n FROM "+table)
-		must(t, err)
-		equal(t, "a row", rows.Next(), true)
+		rows := leasetest.Got(tx.QueryContext(ctx, "SELECT n FROM "+table))(t)
+		leasetest.Equal(t, "a row", rows.Next(), true)
 		for range 2 {
 			wants(t, "Lock", second(scope.Lock(ctx, orders.Key(1))), txlock.ErrOpenRows)
 		}
@@ -193,9 +187,9 @@ func TestOpenRows(t *testing.T) {
 			wants(t, "a statement", second(tx.ExecContext(ctx, "DELETE FROM "+table)), mysql.ErrBusyBuffer)
 		}
 		_ = rows.Close() // the driver may report that it is out of order
-		err = second(scope.Lock(ctx, orders.Key(1)))
+		err := second(scope.Lock(ctx, orders.Key(1)))
 		wants(t, "Lock behind closed rows", err, txlock.ErrTxDoomed)
-		equal(t, "Retryable", txlock.Retryable(err), true)
+		leasetest.Equal(t, "Retryable", txlock.Retryable(err), true)
 		wants(t, "COMMIT", tx.Commit(), mysql.ErrInvalidConn)
 	}
 	program := sql.OpenDB(&numbers{all: map[string]int64{"orders": 7}})
@@ -214,10 +208,8 @@ func TestOpenRows(t *testing.T) {
 func TestLeaseInReadOnly(t *testing.T) {
 	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, _ string, key txlock.Key) {
 		m := leasesOf(t, pool)
-		l, err := m.Acquire(t.Context(), key)
-		must(t, err)
-		tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
-		must(t, err)
+		l := leasetest.Got(m.Acquire(t.Context(), key))(t)
+		tx := leasetest.Got(pool.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true}))(t)
 		wants(t, "Guard", l.Guard(t.Context(), tx), txlock.ErrReadOnly)
 		wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, txlock.Named(key.String()+"~"))), txlock.ErrReadOnly)
 		must(t, errors.Join(l.Err(), tx.Commit(), l.Release(t.Context())))
@@ -245,8 +237,7 @@ func TestKilledForItsLease(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				key, held := txlock.Named(key.String()+name), txlock.Named(key.String()+name+"~")
-				l, err := leasesOf(t, pool).Acquire(t.Context(), key, lease.TTL(time.Second))
-				must(t, err)
+				l := leasetest.Got(leasesOf(t, pool).Acquire(t.Context(), key, lease.TTL(time.Second)))(t)
 				tx, scope := beginAt(t.Context(), t, pool, sql.LevelDefault)
 				must(t, second(scope.Lock(t.Context(), held)))
 				must(t, l.Guard(t.Context(), tx))
@@ -254,7 +245,7 @@ func TestKilledForItsLease(t *testing.T) {
 				after, free := beginAt(t.Context(), t, pool, sql.LevelDefault)
 				must(t, second(free.WaitAtMost(time.Second).Lock(t.Context(), held)))
 				must(t, after.Rollback())
-				err = next(tx, scope)
+				err := next(tx, scope)
 				wants(t, name, err, mysql.ErrInvalidConn)
 				switch name {
 				case "ROLLBACK":
@@ -264,8 +255,8 @@ func TestKilledForItsLease(t *testing.T) {
 					err = tx.Commit()
 					wants(t, "COMMIT after it", err, txlock.ErrTxDoomed)
 				}
-				equal(t, "ErrUnknownOutcome at the end", errors.Is(err, txlock.ErrUnknownOutcome), name == "COMMIT")
-				equal(t, "Retryable at the end", txlock.Retryable(err), name != "COMMIT")
+				leasetest.Equal(t, "ErrUnknownOutcome at the end", errors.Is(err, txlock.ErrUnknownOutcome), name == "COMMIT")
+				leasetest.Equal(t, "Retryable at the end", txlock.Retryable(err), name != "COMMIT")
 			})
 		}
 	})
@@ -316,7 +307,7 @@ func TestNothingStaysOpen(t *testing.T) {
 					must(t, second(server.ExecContext(t.Context(), rawsql.Probe))) // which fails in a transaction
 					var got sql.NullString
 					must(t, server.QueryRowContext(t.Context(), "SELECT GROUP_CONCAT(n ORDER BY n) FROM "+table).Scan(&got))
-					equal(t, "rows", got.String, c.want)
+					leasetest.Equal(t, "rows", got.String, c.want)
 					must(t, second(server.ExecContext(t.Context(), "DELETE FROM "+table)))
 				}
 				k := locktest.Open(t, server)
@@ -377,7 +368,7 @@ func bothPools(t *testing.T, program *sql.DB, test func(t *testing.T, pool *sql.
 // inUse checks how many connections of a program's database are in use.
 func inUse(t *testing.T, what string, program *sql.DB, want int) {
 	t.Helper()
-	equal(t, "connections of the program's database in use by "+what, program.Stats().InUse, want)
+	leasetest.Equal(t, "connections of the program's database in use by "+what, program.Stats().InUse, want)
 }
 
 // TestOneConnection has a program's database with one connection. Nothing that has ended keeps it, and a
@@ -421,8 +412,7 @@ func TestOneConnection(t *testing.T) {
 			inUse(t, "a transaction that has ended", program, kept)
 		}
 		sends(pool, 0)
-		tx, err := pool.BeginTx(ctx, nil)
-		must(t, err)
+		tx := leasetest.Got(pool.BeginTx(ctx, nil))(t)
 		must(t, second(tx.ExecContext(ctx, "UPDATE orders SET n = 8")))
 		before, done := program.Stats().WaitCount, make(chan error)
 		go func() { done <- second(pool.ExecContext(ctx, "DELETE FROM orders")) }()
@@ -433,8 +423,7 @@ func TestOneConnection(t *testing.T) {
 		must(t, <-done)
 		inUse(t, "two who take turns", program, 0)
 
-		conn, err := pool.Conn(ctx)
-		must(t, err)
+		conn := leasetest.Got(pool.Conn(ctx))(t)
 		must(t, second(conn.ExecContext(ctx, "SET @n = 1")))
 		closed := program.Stats().MaxIdleClosed
 		for range 2 {
@@ -443,9 +432,9 @@ func TestOneConnection(t *testing.T) {
 				t.Error("a database that prepares nothing returns no error")
 			}
 		}
-		equal(t, "connections that have returned before the sql.Conn is closed", program.Stats().MaxIdleClosed-closed, 0)
+		leasetest.Equal(t, "connections that have returned before the sql.Conn is closed", program.Stats().MaxIdleClosed-closed, 0)
 		must(t, conn.Close())
-		equal(t, "connections that have returned", program.Stats().MaxIdleClosed-closed, 1)
+		leasetest.Equal(t, "connections that have returned", program.Stats().MaxIdleClosed-closed, 1)
 	})
 }
 
@@ -463,8 +452,7 @@ func TestPreparedKeepsConnection(t *testing.T) {
 			for range 2 {
 				update.ExpectExec().WillReturnResult(sqlmock.NewResult(0, 1))
 			}
-			stmt, err := pool.PrepareContext(ctx, "UPDATE orders SET n = 1")
-			must(t, err)
+			stmt := leasetest.Got(pool.PrepareContext(ctx, "UPDATE orders SET n = 1"))(t)
 			for range 2 {
 				must(t, second(stmt.ExecContext(ctx)))
 				inUse(t, "a prepared statement", program, 1)
@@ -474,16 +462,13 @@ func TestPreparedKeepsConnection(t *testing.T) {
 		must(t, prepared().Close())
 		inUse(t, "one that is closed", program, 0)
 		stmt := prepared()
-		conn, err := pool.Conn(ctx)
-		must(t, err)
+		conn := leasetest.Got(pool.Conn(ctx))(t)
 		must(t, stmt.Close())
 		must(t, conn.Close())
 		inUse(t, "one that was closed while its connection was in use", program, 0)
-		conn, err = pool.Conn(ctx)
-		must(t, err)
+		conn = leasetest.Got(pool.Conn(ctx))(t)
 		mock.ExpectPrepare("DELETE FROM orders").WillBeClosed()
-		stmt, err = conn.PrepareContext(ctx, "DELETE FROM orders")
-		must(t, err)
+		stmt = leasetest.Got(conn.PrepareContext(ctx, "DELETE FROM orders"))(t)
 		must(t, stmt.Close())
 		inUse(t, "a sql.Conn", program, 1)
 		must(t, conn.Close())

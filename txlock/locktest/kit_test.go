@@ -109,10 +109,8 @@ func begin(ctx context.Context, t testing.TB, k *locktest.Kit) (*sql.Tx, *txlock
 
 func beginAt(ctx context.Context, t testing.TB, pool *sql.DB, level sql.IsolationLevel) (*sql.Tx, *txlock.Scope) {
 	t.Helper()
-	tx, err := pool.BeginTx(ctx, &sql.TxOptions{Isolation: level})
-	must(t, err)
-	scope, err := txlock.Join(ctx, tx)
-	must(t, err)
+	tx := leasetest.Got(pool.BeginTx(ctx, &sql.TxOptions{Isolation: level}))(t)
+	scope := leasetest.Got(txlock.Join(ctx, tx))(t)
 	return tx, scope
 }
 
@@ -146,7 +144,7 @@ func TestRun(t *testing.T) {
 		if !k.Locked(key) || k.Locked(orders.Key(43)) || !k.Before(key, "update orders") {
 			t.Error(k.Log())
 		}
-		equal(t, "the log", log(k), "tx 1: BEGIN\ntx 1: lock order:42\ntx 1: UPDATE orders SET n = ?\ntx 1: COMMIT")
+		leasetest.Equal(t, "the log", log(k), "tx 1: BEGIN\ntx 1: lock order:42\ntx 1: UPDATE orders SET n = ?\ntx 1: COMMIT")
 	}
 }
 
@@ -182,8 +180,7 @@ func TestForgotten(t *testing.T) {
 		t.Helper()
 		expects(mock, "BEGIN", query, "COMMIT")
 		must(t, locksqlc.Run(t.Context(), k.DB(), nil, func(tx *sql.Tx) error {
-			scope, err := txlock.Join(t.Context(), tx)
-			must(t, err)
+			scope := leasetest.Got(txlock.Join(t.Context(), tx))(t)
 			must(t, before(scope))
 			return errors.Join(second(tx.ExecContext(t.Context(), query)), behind(scope))
 		}))
@@ -243,9 +240,8 @@ func TestNotGranted(t *testing.T) {
 			fails.says(t, "its transaction had locked nothing")
 			wants(t, "TryLock in another transaction", tries(t, k.DB(), c.key), txlock.ErrBusy)
 			must(t, tx.Rollback())
-			version, err := txlock.ReadVersion(t.Context(), k.DB(), c.key)
-			must(t, err)
-			equal(t, "the version of what wasn't granted", version, 0)
+			version := leasetest.Got(txlock.ReadVersion(t.Context(), k.DB(), c.key))(t)
+			leasetest.Equal(t, "the version of what wasn't granted", version, 0)
 		})
 	}
 }
@@ -318,8 +314,7 @@ func TestFaultsOfStatements(t *testing.T) {
 	must(t, run())
 
 	version := func() uint64 {
-		v, err := txlock.ReadVersion(t.Context(), k.DB(), orders.Key(1))
-		must(t, err)
+		v := leasetest.Got(txlock.ReadVersion(t.Context(), k.DB(), orders.Key(1)))(t)
 		return v
 	}
 	before := version()
@@ -343,8 +338,7 @@ func TestBeforeFaults(t *testing.T) {
 		k, mock := onMock(t)
 		key, guarded := orders.Key(1), txlock.Named("reports")
 		leases := leasesOf(t, k.DB())
-		l, err := leases.Acquire(t.Context(), guarded)
-		must(t, err)
+		l := leasetest.Got(leases.Acquire(t.Context(), guarded))(t)
 		run := func() error {
 			tx, scope := begin(t.Context(), t, k)
 			must(t, second(scope.Lock(t.Context(), key)))
@@ -379,8 +373,7 @@ type reports struct {
 func openReports(t *testing.T) *reports {
 	t.Helper()
 	kit, mock, fails := onSaid(t)
-	l, err := leasesOf(t, kit.DB()).Acquire(t.Context(), txlock.Named("reports"))
-	must(t, err)
+	l := leasetest.Got(leasesOf(t, kit.DB()).Acquire(t.Context(), txlock.Named("reports")))(t)
 	pool := sql.OpenDB(kit.Connector())
 	t.Cleanup(func() { must(t, errors.Join(l.Release(context.Background()), pool.Close())) })
 	return &reports{l, kit, fails, pool, mock}
@@ -478,8 +471,7 @@ func TestBeforeOfFailedCommits(t *testing.T) {
 				} else {
 					expects(r.mock, ends)
 				}
-				tx, err := r.pool.BeginTx(t.Context(), nil)
-				must(t, err)
+				tx := leasetest.Got(r.pool.BeginTx(t.Context(), nil))(t)
 				must(t, second(tx.ExecContext(t.Context(), update)))
 				return tx
 			}
@@ -538,7 +530,7 @@ func TestAwaitWaiting(t *testing.T) {
 			go func() { done <- second(other.Lock(ctx, key)) }()
 			must(t, k.AwaitWaiting(ctx, key, 1))
 			wants(t, "Lock", <-done, txlock.ErrWaitTimeout)
-			equal(t, "the wait", time.Since(began).Round(time.Second), 50*time.Second)
+			leasetest.Equal(t, "the wait", time.Since(began).Round(time.Second), 50*time.Second)
 			must(t, errors.Join(waiter.Rollback(), holder.Commit()))
 		}
 	})
@@ -551,8 +543,7 @@ func TestLeases(t *testing.T) {
 		k, mock := onMock(t)
 		ctx, key := t.Context(), txlock.Named("reports")
 		m := leasesOf(t, k.DB())
-		l, err := m.Acquire(ctx, key)
-		must(t, err)
+		l := leasetest.Got(m.Acquire(ctx, key))(t)
 		guarded := func() *sql.Tx {
 			expects(mock, "BEGIN", updated)
 			tx, _ := begin(ctx, t, k)
@@ -569,8 +560,7 @@ func TestLeases(t *testing.T) {
 		must(t, m.ForceRelease(ctx, key)) // which ends the session of the transaction
 		mock.ExpectRollback()
 		wants(t, "Commit after its lease was taken away", tx.Commit(), txlock.ErrUnknownOutcome)
-		l, err = m.Acquire(ctx, key)
-		must(t, err)
+		l = leasetest.Got(m.Acquire(ctx, key))(t)
 		if !k.Locked(key) {
 			t.Error(k.Log())
 		}
@@ -589,15 +579,14 @@ func TestSchedules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, ctx := locktest.Open(t, nil), t.Context()
 		var told atomic.Int32
-		jobs, err := job.New(k.DB(), leasesOf(t, k.DB()), job.Log(nil), job.Observe(func(_ context.Context, e job.Event) {
+		jobs := leasetest.Got(job.New(k.DB(), leasesOf(t, k.DB()), job.Log(nil), job.Observe(func(_ context.Context, e job.Event) {
 			switch e.Kind {
 			case job.ScheduleDiffers:
 				told.Add(1)
 			case job.RunError:
 				t.Error(e.Err)
 			}
-		}))
-		must(t, err)
+		})))(t)
 		var all sync.WaitGroup
 		for _, schedule := range []job.Schedule{job.Every(time.Minute), job.Every(90 * time.Second)} {
 			all.Go(func() {
@@ -607,7 +596,7 @@ func TestSchedules(t *testing.T) {
 		time.Sleep(time.Hour)
 		must(t, jobs.Close(ctx))
 		all.Wait()
-		equal(t, "processes that were told", told.Load(), 2)
+		leasetest.Equal(t, "processes that were told", told.Load(), 2)
 	})
 }
 
@@ -617,8 +606,7 @@ func TestJobControls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		k, ctx, key := locktest.Open(t, nil), t.Context(), txlock.Named("nightly")
-		jobs, err := job.New(k.DB(), leasesOf(t, k.DB()), job.Log(nil), job.KeepRuns(2, 24*time.Hour))
-		must(t, err)
+		jobs := leasetest.Got(job.New(k.DB(), leasesOf(t, k.DB()), job.Log(nil), job.KeepRuns(2, 24*time.Hour)))(t)
 		runs := make(chan time.Time, 10)
 		ran := make(chan error)
 		go func() {
@@ -633,7 +621,7 @@ func TestJobControls(t *testing.T) {
 			return func(changed bool, err error) {
 				t.Helper()
 				must(t, err)
-				equal(t, what, changed, want)
+				leasetest.Equal(t, what, changed, want)
 			}
 		}
 		for i := range 2 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -23,27 +23,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 
 var orders = txlock.NewFamily[int64]("order")
 
-func wants(t testing.TB, what string, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: %v, want %v", what, err, want)
-	}
-}
-
-// equal demands a value.
-func equal[T comparable](t testing.TB, what string, got, want T) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: %v, want %v", what, got, want)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, wants = leasetest.Must, leasetest.Wants
 
 // second returns the error of a call.
 func second[T any](_ T, err error) error { return err }
@@ -51,8 +31,7 @@ func second[T any](_ T, err error) error { return err }
 // leasesOf returns a manager, which is closed when the test ends.
 func leasesOf(t *testing.T, pool *sql.DB) *lease.Manager {
 	t.Helper()
-	m, err := lease.NewManager(pool)
-	must(t, err)
+	m := leasetest.Got(lease.NewManager(pool))(t)
 	t.Cleanup(func() { must(t, m.Close(context.Background())) })
 	return m
 }
@@ -70,8 +49,7 @@ func plainPool(t *testing.T, db *testdb.DB) *sql.DB {
 // opened opens a pool of a server, whose connector wrap changes.
 func opened(t *testing.T, db *testdb.DB, wrap func(sqldriver.Connector) sqldriver.Connector) *sql.DB {
 	t.Helper()
-	connector, err := mysql.NewConnector(db.Config(func(cfg *mysql.Config) { cfg.Logger = &mysql.NopLogger{} })) // some are broken on purpose
-	must(t, err)
+	connector := leasetest.Got(mysql.NewConnector(db.Config(func(cfg *mysql.Config) { cfg.Logger = &mysql.NopLogger{} })))(t)
 	pool := sql.OpenDB(wrap(connector))
 	t.Cleanup(func() { must(t, pool.Close()) })
 	return pool
@@ -106,21 +84,13 @@ func newServer(t *testing.T, db *testdb.DB) *server {
 	return s
 }
 
-func (s *sessions) begin(actor int, options *sql.TxOptions) (transaction, error) {
+func (s *sessions) begin(actor int, options *sql.TxOptions) (*openTx, error) {
 	tx, err := s.pools[actor].BeginTx(context.Background(), options)
 	if err != nil {
 		return nil, err
 	}
 	scope, err := txlock.Join(context.Background(), tx)
-	return serverTx{scope, tx, s.table}, err
-}
-
-func (s *sessions) readVersion(ctx context.Context, key txlock.Key) (uint64, error) {
-	return txlock.ReadVersion(ctx, s.asked, key)
-}
-
-func (s *sessions) holders(ctx context.Context, keys ...txlock.Key) ([]txlock.Holder, error) {
-	return txlock.Holders(ctx, s.asked, keys...)
+	return &openTx{scope, tx, s.table}, err
 }
 
 // waits returns when the server has the actor's call waiting, or when it has returned. It
@@ -151,26 +121,23 @@ func (s *server) waits(actor int, returned <-chan answer) (answer, bool, error) 
 	return answer{}, false, fmt.Errorf("T%d neither waits nor returns", actor+1)
 }
 
-// serverTx is a transaction of such a session.
-type serverTx struct {
+// openTx is a transaction of such a session, with its locks.
+type openTx struct {
 	*txlock.Scope
-	tx    *sql.Tx
+	*sql.Tx
 	table string
 }
 
-func (t serverTx) Snapshot() error {
+// Snapshot is a plain read.
+func (t *openTx) Snapshot() error {
 	var n int
-	return t.tx.QueryRow("SELECT COUNT(*) FROM " + t.table).Scan(&n)
+	return t.QueryRow("SELECT COUNT(*) FROM " + t.table).Scan(&n)
 }
 
-func (t serverTx) Savepoint(name string) error  { return t.exec("SAVEPOINT " + name) }
-func (t serverTx) RollbackTo(name string) error { return t.exec("ROLLBACK TO SAVEPOINT " + name) }
-
-func (t serverTx) exec(query string) error { return second(t.tx.Exec(query)) }
-
-func (t serverTx) Commit() error                { return t.tx.Commit() }
-func (t serverTx) Rollback() error              { return t.tx.Rollback() }
-func (t serverTx) atMost(d time.Duration) locks { return t.WaitAtMost(d) }
+func (t *openTx) Savepoint(name string) error { return second(t.Exec("SAVEPOINT " + name)) }
+func (t *openTx) RollbackTo(name string) error {
+	return second(t.Exec("ROLLBACK TO SAVEPOINT " + name))
+}
 
 // keys makes the keys of a program, and the rows that are there before it. Around each there is a row that nobody locks, so
 // that what the server does to the gap beside one concerns no other.

@@ -24,7 +24,6 @@ type program struct {
 type kind string
 
 const (
-	fresh   kind = "fresh"   // never locked
 	ensured kind = "ensured" // never locked, but its row was made beforehand
 	hashed  kind = "hashed"
 )
@@ -59,45 +58,33 @@ func (p program) String() string {
 	return b.String()
 }
 
-// game is what programs are made of.
-type game struct {
-	verbs map[string]verb
-	begin string               // the verb that is the first of an actor's, "" if any is
-	last  func(program) []step // what follows each program
-}
-
 // verb is a call that programs make.
 type verb struct {
 	weight int  // how often it is made
-	ends   bool // the next step of the actor is mostly the game's first
+	ends   bool // the next step of the actor is mostly Begin
 	keys   func(r *rand.Rand, n int) []int
 	args   []string // one of them
 	call   func(a *actor, s step) answer
 }
 
-// possible tells whether the actor can make the step.
-func (g game) possible(s step, a *actor) bool {
-	return g.begin == "" || s.verb == g.begin || a.tx != nil
-}
-
-// randomProgram makes a program of the game's verbs.
-func randomProgram(r *rand.Rand, g game) program {
+// randomProgram makes a program of lockVerbs.
+func randomProgram(r *rand.Rand) program {
 	p := program{keys: make([]kind, 3)}
 	for i := range p.keys {
-		p.keys[i] = []kind{fresh, fresh, ensured, ensured, hashed}[r.IntN(5)]
+		p.keys[i] = []kind{ensured, ensured, ensured, ensured, hashed}[r.IntN(5)]
 	}
 	var names []string
-	for name, v := range g.verbs {
+	for name, v := range lockVerbs {
 		names = append(names, slices.Repeat([]string{name}, v.weight)...)
 	}
 	slices.Sort(names) // the map has no order
 	begun := make([]bool, 2+r.IntN(maxActors-1))
 	for range 12 + r.IntN(20) {
 		s := step{actor: r.IntN(len(begun)), verb: names[r.IntN(len(names))]}
-		if g.begin != "" && !begun[s.actor] && r.IntN(20) > 0 {
-			s.verb = g.begin
+		if !begun[s.actor] && r.IntN(20) > 0 {
+			s.verb = "Begin"
 		}
-		v := g.verbs[s.verb]
+		v := lockVerbs[s.verb]
 		begun[s.actor] = !v.ends
 		if v.keys != nil {
 			s.keys = v.keys(r, len(p.keys))
@@ -134,44 +121,12 @@ func shrink(p program, fails func(program) bool) program {
 	return p
 }
 
-// world is a server, or what stands in for one.
-type world interface {
-	begin(actor int, options *sql.TxOptions) (transaction, error)
-	readVersion(ctx context.Context, key txlock.Key) (uint64, error)
-	holders(ctx context.Context, keys ...txlock.Key) ([]txlock.Holder, error)
-}
-
-// transaction is an open one with its locks.
-type transaction interface {
-	locks
-	Snapshot() error // a plain read
-	Savepoint(name string) error
-	RollbackTo(name string) error
-	Commit() error
-	Rollback() error
-	atMost(d time.Duration) locks
-}
-
-// locks is what txlock.Scope and its stand-in do.
-type locks interface {
-	Lock(ctx context.Context, key txlock.Key) (txlock.Grant, error)
-	TryLock(ctx context.Context, key txlock.Key) (txlock.Grant, error)
-	RLock(ctx context.Context, key txlock.Key) (txlock.Grant, error)
-	TryRLock(ctx context.Context, key txlock.Key) (txlock.Grant, error)
-	LockAll(ctx context.Context, keys ...txlock.Key) ([]txlock.Grant, error)
-	LockAny(ctx context.Context, keys ...txlock.Key) (txlock.Grant, error)
-	Held(key txlock.Key) (txlock.Grant, bool)
-	Verify(ctx context.Context) error
-	Version(ctx context.Context, key txlock.Key) (uint64, error)
-	CompareAndBump(ctx context.Context, key txlock.Key, version uint64) error
-}
-
 // actor begins one transaction after the other. Its versions are those that it has seen.
 type actor struct {
 	number   int
-	world    world
+	world    *sessions
 	keys     []txlock.Key
-	tx       transaction
+	tx       *openTx
 	versions map[int]uint64
 }
 
@@ -275,14 +230,14 @@ func (s step) limited() bool {
 // limits are those of a call that may wait.
 var limits = []string{"", "", "", "short", "long"}
 
-func (a *actor) limit(s step) locks {
+func (a *actor) limit(s step) *txlock.Scope {
 	switch s.arg {
 	case "short":
-		return a.tx.atMost(short)
+		return a.tx.WaitAtMost(short)
 	case "long":
-		return a.tx.atMost(long)
+		return a.tx.WaitAtMost(long)
 	}
-	return a.tx
+	return a.tx.Scope
 }
 
 func (a *actor) key(s step) txlock.Key { return a.keys[s.keys[0]] }
@@ -293,9 +248,6 @@ func (a *actor) all(s step) (keys []txlock.Key) {
 	}
 	return keys
 }
-
-// locksGame is that of transaction locks.
-var locksGame = game{verbs: lockVerbs, begin: "Begin", last: endOfLocks}
 
 // endOfLocks ends all transactions, those that wait after the others, and reads what was
 // committed.
@@ -338,7 +290,7 @@ var lockVerbs = map[string]verb{
 		return a.saw(s, version, err)
 	}},
 	"ReadVersion": {weight: 2, keys: oneKey, call: func(a *actor, s step) answer {
-		version, err := a.world.readVersion(context.Background(), a.key(s))
+		version, err := txlock.ReadVersion(context.Background(), a.world.asked, a.key(s))
 		return a.saw(s, version, err)
 	}},
 	"Held": {weight: 2, keys: oneKey, call: func(a *actor, s step) answer {
@@ -349,7 +301,7 @@ var lockVerbs = map[string]verb{
 		return granted(grant, nil)
 	}},
 	"Holders": {weight: 1, keys: oneKey, call: func(a *actor, s step) (found answer) {
-		holders, err := a.world.holders(context.Background(), a.key(s))
+		holders, err := txlock.Holders(context.Background(), a.world.asked, a.key(s))
 		found = failed(err)
 		for _, h := range holders {
 			found.tokens = append(found.tokens, keyToken{h.Key.String(), h.Token})
@@ -359,7 +311,7 @@ var lockVerbs = map[string]verb{
 	"Verify":     {weight: 1, call: func(a *actor, _ step) answer { return failed(a.tx.Verify(context.Background())) }},
 	"Read":       {weight: 4, call: func(a *actor, _ step) answer { return failed(a.tx.Snapshot()) }},
 	"Savepoint":  {weight: 4, args: []string{"s1", "s1", "s2"}, call: func(a *actor, s step) answer { return failed(a.tx.Savepoint(s.arg)) }},
-	"RollbackTo": {weight: 3, args: []string{"s1", "s1", "s1", "s2"}, call: (*actor).rollbackTo},
+	"RollbackTo": {weight: 3, args: []string{"s1", "s1", "s1", "s2"}, call: func(a *actor, s step) answer { return failed(a.tx.RollbackTo(s.arg)) }},
 	"Commit":     {weight: 6, ends: true, call: func(a *actor, _ step) answer { return failed(a.tx.Commit()) }},
 	"Rollback":   {weight: 3, ends: true, call: func(a *actor, _ step) answer { return failed(a.tx.Rollback()) }},
 }
@@ -383,18 +335,7 @@ func (a *actor) begin(s step) answer {
 	return failed(err)
 }
 
-func (a *actor) rollbackTo(s step) answer {
-	return failed(a.tx.RollbackTo(s.arg))
-}
-
-func (a *actor) lockAll(s step) answer {
-	grants, err := a.limit(s).LockAll(context.Background(), a.all(s)...)
-	all := failed(err)
-	for _, grant := range grants {
-		all.tokens = append(all.tokens, keyToken{grant.Key().String(), grant.Token()})
-	}
-	return all
-}
+func (a *actor) lockAll(s step) answer { return a.lockEach(s, a.all(s)) }
 
 // lockMixed takes the first of several keys exclusively and the others shared.
 func (a *actor) lockMixed(s step) answer {
@@ -402,6 +343,10 @@ func (a *actor) lockMixed(s step) answer {
 	for i := range keys[1:] {
 		keys[i+1] = txlock.Shared(keys[i+1])
 	}
+	return a.lockEach(s, keys)
+}
+
+func (a *actor) lockEach(s step, keys []txlock.Key) answer {
 	grants, err := a.limit(s).LockAll(context.Background(), keys...)
 	all := failed(err)
 	for _, grant := range grants {
@@ -413,10 +358,10 @@ func (a *actor) lockMixed(s step) answer {
 
 func (a *actor) compareAndBump(s step) answer {
 	var version uint64
-	l := locks(a.tx)
+	l := a.tx.Scope
 	switch s.arg {
 	case "seen short":
-		l = a.tx.atMost(short)
+		l = a.tx.WaitAtMost(short)
 		fallthrough
 	case "seen":
 		version = a.versions[s.keys[0]]

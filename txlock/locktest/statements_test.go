@@ -15,6 +15,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -28,16 +29,13 @@ func TestPrepared(t *testing.T) {
 	t.Parallel()
 	k, mock := onMock(t)
 	ctx := t.Context()
-	tx, err := k.DB().BeginTx(ctx, nil)
-	must(t, err)
-	own, err := tx.PrepareContext(ctx, gen.LockNamed)
-	must(t, err)
+	tx := leasetest.Got(k.DB().BeginTx(ctx, nil))(t)
+	own := leasetest.Got(tx.PrepareContext(ctx, gen.LockNamed))(t)
 	must(t, second(own.ExecContext(ctx, []byte("order:1"), []byte("test"), 1)))
 	mock.ExpectBegin()
 	mock.ExpectPrepare("UPDATE orders").ExpectExec().WithArgs(7).WillReturnResult(sqlmock.NewResult(0, 1))
 	mock.ExpectCommit()
-	program, err := tx.PrepareContext(ctx, "UPDATE orders SET n = ?")
-	must(t, err)
+	program := leasetest.Got(tx.PrepareContext(ctx, "UPDATE orders SET n = ?"))(t)
 	must(t, second(program.ExecContext(ctx, 7)))
 	must(t, tx.Commit())
 	k.Before(orders.Key(1), "UPDATE orders")
@@ -69,8 +67,7 @@ func everywhere(t *testing.T, test func(t *testing.T, k *locktest.Kit, pool *sql
 // locks there.
 func asText(t *testing.T, pool *sql.DB) (send func(queries ...string), lock func(key txlock.Key) error) {
 	t.Helper()
-	conn, err := pool.Conn(t.Context())
-	must(t, err)
+	conn := leasetest.Got(pool.Conn(t.Context()))(t)
 	t.Cleanup(func() { must(t, conn.Close()) })
 	send = func(queries ...string) {
 		t.Helper()
@@ -212,8 +209,7 @@ func TestUnsupportedLevels(t *testing.T) {
 func tries(t *testing.T, pool *sql.DB, key txlock.Key) error {
 	t.Helper()
 	return locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-		scope, err := txlock.Join(t.Context(), tx)
-		must(t, err)
+		scope := leasetest.Got(txlock.Join(t.Context(), tx))(t)
 		return second(scope.TryLock(t.Context(), key))
 	})
 }
@@ -356,16 +352,14 @@ func TestStatementsOfTheProgram(t *testing.T) {
 func TestAllStatementsAreKnown(t *testing.T) {
 	t.Parallel()
 	others := []string{"CenterForUpdate", "NamedForUpdate", "TouchNamed"}
-	files, err := filepath.Glob("../../gen/*.sql.go")
-	must(t, err)
+	files := leasetest.Got(filepath.Glob("../../gen/*.sql.go"))(t)
 	known, constant := 0, regexp.MustCompile("(?s)const (\\w+) = `(-- name: [^`]+)`")
 	list := regexp.MustCompile(`/\*SLICE:\w+\*/\?`)
 	for _, file := range files {
 		if filepath.Base(file) == "leases.sql.go" || filepath.Base(file) == "shared.sql.go" {
 			continue
 		}
-		source, err := os.ReadFile(file)
-		must(t, err)
+		source := leasetest.Got(os.ReadFile(file))(t)
 		for _, s := range constant.FindAllStringSubmatch(string(source), -1) {
 			switch knows := locktest.Knows(list.ReplaceAllString(s[2], "?,?")) || locktest.Knows(rawsql.Big(s[2])); {
 			case knows:

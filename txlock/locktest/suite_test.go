@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/locktest"
@@ -46,10 +47,8 @@ func (m *suiteMemory) Holders(ctx context.Context, keys ...txlock.Key) ([]txlock
 }
 
 func (m *suiteMemory) Begin() (locksuite.Session, locksuite.Locks) {
-	session, err := locksuite.BeginTx(context.Background(), m.DB(), sql.LevelDefault)
-	must(m.tb, err)
-	scope, err := session.Join(context.Background())
-	must(m.tb, err)
+	session := leasetest.Got(locksuite.BeginTx(context.Background(), m.DB(), sql.LevelDefault))(m.tb)
+	scope := leasetest.Got(session.Join(context.Background()))(m.tb)
 	return session, suiteLocks{m, scope}
 }
 

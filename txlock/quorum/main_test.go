@@ -46,8 +46,7 @@ func newNodes(t testing.TB, n int) []*testdb.DB {
 // createLeases makes the one table that is needed.
 func createLeases(t testing.TB, db *testdb.DB) {
 	t.Helper()
-	statements, err := schema.Statements()
-	must(t, err)
+	statements := leasetest.Got(schema.Statements())(t)
 	for _, s := range statements {
 		if strings.Contains(s, "lockstep_leases") {
 			db.Exec(t, s)
@@ -72,8 +71,7 @@ func newLeases(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption)
 func newQuorum(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption) *quorum.Manager {
 	t.Helper()
 	leases := newLeases(t, nodes, options...)
-	terms, err := inner.Terms(leases[0])
-	must(t, err)
+	terms := leasetest.Got(inner.Terms(leases[0]))(t)
 	m := newManager(t, leases, quorum.NodeTimeout(terms.TTL/3)) // a busy machine's nodes answer late
 	must(t, m.Install(t.Context()))
 	return m
@@ -81,8 +79,7 @@ func newQuorum(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption)
 
 func newManager(t testing.TB, managers []*lease.Manager, options ...quorum.Option) *quorum.Manager {
 	t.Helper()
-	m, err := quorum.New(managers, options...)
-	must(t, err)
+	m := leasetest.Got(quorum.New(managers, options...))(t)
 	t.Cleanup(func() { closeIt(t, m) })
 	return m
 }
@@ -99,24 +96,21 @@ func named() txlock.Key { return txlock.Named("quorum:" + rand.Text()) }
 
 func acquire(t testing.TB, m *quorum.Manager, key txlock.Key, options ...lease.AcquireOption) *quorum.Lease {
 	t.Helper()
-	l, err := m.Acquire(limited(t, time.Minute), key, options...)
-	must(t, err)
+	l := leasetest.Got(m.Acquire(limited(t, time.Minute), key, options...))(t)
 	return l
 }
 
 // nodeOf returns a lease in one of its nodes.
 func nodeOf(t testing.TB, l *quorum.Lease, i int) *lease.Lease {
 	t.Helper()
-	node, err := l.Node(i)
-	must(t, err)
+	node := leasetest.Got(l.Node(i))(t)
 	return node
 }
 
 // acquireOf acquires in one node alone.
 func acquireOf(t testing.TB, m *lease.Manager, key txlock.Key) *lease.Lease {
 	t.Helper()
-	l, err := m.Acquire(t.Context(), key)
-	must(t, err)
+	l := leasetest.Got(m.Acquire(t.Context(), key))(t)
 	return l
 }
 
@@ -181,8 +175,7 @@ func (db *memory) leases() (leases []*lease.Manager, stores []*memstore.Store) {
 	db.t.Helper()
 	for _, node := range db.nodes {
 		s := node.Store()
-		m, err := lease.NewManager(s.Pool(), lease.PurgeEvery(0, time.Hour))
-		must(db.t, err)
+		m := leasetest.Got(lease.NewManager(s.Pool(), lease.PurgeEvery(0, time.Hour)))(db.t)
 		db.t.Cleanup(func() {
 			closeIt(db.t, m)
 			must(db.t, s.Pool().Close())
@@ -218,8 +211,7 @@ func (db *memory) manager() *quorum.Manager {
 func (db *memory) force(node int) {
 	db.t.Helper()
 	pool := db.nodes[node].Store().Pool()
-	operator, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
-	must(db.t, err)
+	operator := leasetest.Got(lease.NewManager(pool, lease.PurgeEvery(0, time.Hour)))(db.t)
 	must(db.t, errors.Join(operator.ForceRelease(db.t.Context(), job), operator.Close(db.t.Context()), pool.Close()))
 }
 
@@ -227,8 +219,7 @@ func (db *memory) force(node int) {
 func (db *memory) held() (n int) {
 	db.t.Helper()
 	for _, node := range db.nodes {
-		seen, err := node.Store().Look(db.t.Context(), store.Row{Key: job.String()})
-		must(db.t, err)
+		seen := leasetest.Got(node.Store().Look(db.t.Context(), store.Row{Key: job.String()}))(db.t)
 		if seen.Left > 0 {
 			n++
 		}

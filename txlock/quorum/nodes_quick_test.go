@@ -87,8 +87,7 @@ func TestContextIsItsOwners(t *testing.T) {
 			other := txlock.Namespace("shop").Named(job.String()) // another key
 			return one.Do(ctx, other, func(inside context.Context, _ *quorum.Lease) error {
 				refused("another goroutine under the outer lease", one, ctx, other)
-				again, err := one.TryAcquire(inside, job)
-				must(t, err)
+				again := leasetest.Got(one.TryAcquire(inside, job))(t)
 				leasetest.Equal(t, "the token of the lease that is held", again.Token(), outer.Token())
 				return again.Release(ctx)
 			})
@@ -98,12 +97,10 @@ func TestContextIsItsOwners(t *testing.T) {
 		release(t, l)
 
 		named := lease.WithOwner(t.Context(), "worker-7")
-		l, err := one.Acquire(named, job)
-		must(t, err)
+		l = leasetest.Got(one.Acquire(named, job))(t)
 		leasetest.Equal(t, "owner", l.Owner(), "worker-7")
 		refused("by the owner's name elsewhere", elsewhere, named, job)
-		again, err := one.TryAcquire(named, job)
-		must(t, err)
+		again := leasetest.Got(one.TryAcquire(named, job))(t)
 		release(t, l)
 		must(t, again.Err())
 		release(t, again)
@@ -139,8 +136,7 @@ func TestNode(t *testing.T) {
 		l := acquire(t, m, job)
 		synctest.Wait() // all nodes have joined
 		guard := func() error {
-			tx, err := stores[1].Pool().BeginTx(t.Context(), nil)
-			must(t, err)
+			tx := leasetest.Got(stores[1].Pool().BeginTx(t.Context(), nil))(t)
 			node, err := l.Node(1)
 			if err == nil {
 				err = node.Guard(t.Context(), tx)
@@ -427,8 +423,7 @@ func TestHigherClock(t *testing.T) {
 				t.Errorf("token %d follows %d", last, before)
 			}
 			for _, node := range db.nodes {
-				row, err := node.Store().Stored(t.Context(), store.Row{Key: job.String()})
-				must(t, err)
+				row := leasetest.Got(node.Store().Stored(t.Context(), store.Row{Key: job.String()}))(t)
 				if row.Token >= last {
 					know++
 				}
@@ -459,8 +454,7 @@ func TestNewNodesCountLater(t *testing.T) {
 		time.Sleep(recovery - time.Since(db.begun) - time.Millisecond)
 		wants(t, "Acquire just before they count", second(m.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
 		time.Sleep(2 * time.Millisecond)
-		l, err := m.TryAcquire(t.Context(), job)
-		must(t, err)
+		l := leasetest.Got(m.TryAcquire(t.Context(), job))(t)
 		release(t, l)
 
 		// Two nodes lose their data, of which the holder's majority was.

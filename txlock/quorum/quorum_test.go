@@ -52,10 +52,8 @@ func noDatabases(t *testing.T, n int, options ...lease.ManagerOption) []*lease.M
 	t.Helper()
 	var managers []*lease.Manager
 	for range n {
-		db, err := sql.Open("mysql", "nobody@tcp(127.0.0.1:1)/nothing")
-		must(t, err)
-		m, err := lease.NewManager(db, options...)
-		must(t, err)
+		db := leasetest.Got(sql.Open("mysql", "nobody@tcp(127.0.0.1:1)/nothing"))(t)
+		m := leasetest.Got(lease.NewManager(db, options...))(t)
 		t.Cleanup(func() {
 			closeIt(t, m)
 			_ = db.Close()
@@ -69,8 +67,7 @@ func noDatabases(t *testing.T, n int, options ...lease.ManagerOption) []*lease.M
 func TestNew(t *testing.T) {
 	t.Parallel()
 	three := noDatabases(t, 3)
-	samePool, err := lease.NewManager(poolOf(three[0]))
-	must(t, err)
+	samePool := leasetest.Got(lease.NewManager(poolOf(three[0])))(t)
 	closed := noDatabases(t, 1)[0]
 	closeIt(t, closed)
 	for name, c := range map[string]struct {
