@@ -167,7 +167,7 @@ func TestPurge(t *testing.T) {
 		db.Exec(t, "UPDATE lockstep_jobs SET paused_us = 1 WHERE name = 'paused'")
 		for _, want := range []int{2, 0} {
 			n := leasetest.Got(Purge(t.Context(), db.Admin(), 24*time.Hour))(t)
-			equal(t, "purged", n, want)
+			leasetest.Equal(t, "purged", n, want)
 		}
 		all := leasetest.Got(j.List(t.Context()))(t)
 		var names []string
@@ -205,7 +205,7 @@ func TestHealth(t *testing.T) {
 		if s := status(); !s.Running || s.Took < 4*time.Minute || s.TooLong < 3*time.Minute || s.TooLong > s.Took-time.Minute {
 			t.Errorf("it hangs: %+v", s)
 		}
-		equal(t, "events of what takes too long", len(a.events.of(TooLong)), 1)
+		leasetest.Equal(t, "events of what takes too long", len(a.events.of(TooLong)), 1)
 		close(hang)
 		closeAll(t, a)
 		time.Sleep(15 * time.Minute)

@@ -16,7 +16,11 @@ var (
 	ctx    context.Context
 	db     *sql.DB
 	leases *lease.Manager
+	jobs   *job.Jobs // made by job.New once per program
 )
+
+// at is the time of a tick.
+var at = time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
 
 // writeReport writes the report of a day.
 func writeReport(context.Context, *sql.Tx, time.Time) error { return nil }
@@ -39,11 +43,6 @@ func Example() {
 
 // A program that knows the instant itself asks for a single tick.
 func ExampleJobs_Tick() {
-	jobs, err := job.New(db, leases)
-	if err != nil {
-		log.Fatal(err)
-	}
-	at := time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
 	ran, err := jobs.Tick(ctx, txlock.Named("mails"), at, func(ctx context.Context, _ time.Time) error {
 		return sendMails(ctx)
 	})
@@ -70,7 +69,6 @@ func ExampleNew() {
 
 // A program that cron starts on every machine does the work on one of them.
 func ExampleTick() {
-	at := time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
 	ran, err := job.Tick(ctx, db, txlock.Named("mails"), at, func(ctx context.Context, _ time.Time) error {
 		return sendMails(ctx)
 	})
@@ -82,7 +80,6 @@ func ExampleTick() {
 
 // The same with a transaction, in which the tick is marked, too.
 func ExampleTickTx() {
-	at := time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
 	ran, err := job.TickTx(ctx, db, txlock.Named("nightly-report"), at, writeReport)
 	if err != nil {
 		log.Fatal(err)
@@ -92,8 +89,6 @@ func ExampleTickTx() {
 
 // What the function writes is there exactly once.
 func ExampleJobs_TickTx() {
-	var jobs *job.Jobs // of the program
-	at := time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
 	ran, err := jobs.TickTx(ctx, txlock.Named("nightly-report"), at, writeReport)
 	if err != nil {
 		log.Print(err)
@@ -103,7 +98,6 @@ func ExampleJobs_TickTx() {
 
 // Every process runs this, and one of them sends the mails of each hour.
 func ExampleJobs_Run() {
-	var jobs *job.Jobs // of the program
 	err := jobs.Run(ctx, txlock.Named("mails"), job.Cron("0 * * * *"), func(ctx context.Context, _ time.Time) error {
 		return sendMails(ctx)
 	})
@@ -114,7 +108,6 @@ func ExampleJobs_Run() {
 
 // Reports that were missed while no process ran are written later.
 func ExampleJobs_RunTx() {
-	var jobs *job.Jobs // of the program
 	err := jobs.RunTx(ctx, txlock.Named("nightly-report"), job.Cron("0 2 * * *"), writeReport, job.Missed(job.CatchUpAll))
 	if err != nil {
 		log.Print(err)
@@ -123,8 +116,6 @@ func ExampleJobs_RunTx() {
 
 // A program with a scheduler of its own claims the tick, and says how it ended.
 func ExampleJobs_Claim() {
-	var jobs *job.Jobs // of the program
-	at := time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
 	claim, err := jobs.Claim(ctx, txlock.Named("mails"), at)
 	if errors.Is(err, job.ErrDone) || errors.Is(err, txlock.ErrBusy) {
 		return // another process has done it, or does
@@ -138,7 +129,6 @@ func ExampleJobs_Claim() {
 
 // Clocks of processes differ, and yet they mean the same tick.
 func ExampleJobs_ClaimNearest() {
-	var jobs *job.Jobs // of the program
 	claim, err := jobs.ClaimNearest(ctx, txlock.Named("mails"), job.Cron("0 * * * *"))
 	if err != nil {
 		log.Print(err)
@@ -158,7 +148,6 @@ func ExampleClaim_Finish() {
 
 // Functions that run have half a minute to return.
 func ExampleJobs_Close() {
-	var jobs *job.Jobs // of the program
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	if err := jobs.Close(ctx); err != nil {
@@ -168,7 +157,6 @@ func ExampleJobs_Close() {
 
 // A page for operators shows which jobs fail.
 func ExampleJobs_List() {
-	var jobs *job.Jobs // of the program
 	all, err := jobs.List(ctx)
 	if err != nil {
 		log.Fatal(err)
@@ -180,7 +168,6 @@ func ExampleJobs_List() {
 
 // A health check looks at one job.
 func ExampleJobs_Status() {
-	var jobs *job.Jobs // of the program
 	status, err := jobs.Status(ctx, txlock.Named("nightly-report"))
 	switch {
 	case errors.Is(err, txlock.ErrNotHeld):
@@ -191,8 +178,6 @@ func ExampleJobs_Status() {
 		log.Print(status.Done, status.Running)
 	}
 }
-
-var jobs *job.Jobs // made by job.New once per program
 
 // A person stops a job in all processes.
 func ExampleJobs_Pause() {

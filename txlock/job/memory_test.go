@@ -22,19 +22,11 @@ var must, wants, limited, newPool = leasetest.Must, leasetest.Wants, leasetest.L
 // second returns the error of a call.
 func second[T any](_ T, err error) error { return err }
 
-// equal demands a value.
-func equal[T comparable](t testing.TB, what string, got, want T) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: %v, want %v", what, got, want)
-	}
-}
-
 // ticks demands what a call for a tick returns: whether it has run, and each of these errors.
 func ticks(t testing.TB, want bool, errs ...error) func(ran bool, err error) {
 	return func(ran bool, err error) {
 		t.Helper()
-		equal(t, "it has run", ran, want)
+		leasetest.Equal(t, "it has run", ran, want)
 		wants(t, "the tick", err, errs...)
 	}
 }

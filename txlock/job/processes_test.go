@@ -2,6 +2,7 @@ package job
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql"
@@ -230,8 +231,8 @@ func TestKilledConnection(t *testing.T) {
 				}
 				stop()
 				wants(t, "RunTx", <-ended, context.Canceled)
-				equal(t, "missing", count(t, db, "SELECT (MAX(at_us) - MIN(at_us)) DIV 500000 + 1 - COUNT(*) FROM "+table), 0)
-				equal(t, "done twice", count(t, db, "SELECT COUNT(*) - COUNT(DISTINCT at_us) FROM "+table), 0)
+				leasetest.Equal(t, "missing", count(t, db, "SELECT (MAX(at_us) - MIN(at_us)) DIV 500000 + 1 - COUNT(*) FROM "+table), 0)
+				leasetest.Equal(t, "done twice", count(t, db, "SELECT COUNT(*) - COUNT(DISTINCT at_us) FROM "+table), 0)
 				runs := leasetest.Got(j.Runs(t.Context(), key))(t)
 				outcomes := make(map[Kind]int)
 				for _, r := range runs {
@@ -245,9 +246,8 @@ func TestKilledConnection(t *testing.T) {
 	}
 }
 
-// TestDiedInTick proves which instants are done and which are told as left out where a
-// process dies in one: between the two there is none, and none is both. Under CatchUpAll, none is
-// left out.
+// TestDiedInTick proves which instants are done and which are told as left out where a process is cut off in
+// one: between the two there is none, and none is both. Another one begins within the TTL and a look.
 func TestDiedInTick(t *testing.T) {
 	for name, policy := range map[string]Policy{"Once": CatchUpLatest, "Skip": SkipMissed, "All": CatchUpAll} {
 		t.Run(name, func(t *testing.T) {
@@ -260,10 +260,18 @@ func TestDiedInTick(t *testing.T) {
 				}, Missed(policy))
 				first := <-begun
 				a.die()
+				died := time.Now()
 				var j journal
-				b.runs(Every(time.Second), j.work(time.Millisecond), Missed(policy), Grace(time.Second))
+				var took time.Duration
+				b.runs(Every(time.Second), func(ctx context.Context, at time.Time) error {
+					took = cmp.Or(took, time.Since(died))
+					return j.work(time.Millisecond)(ctx, at)
+				}, Missed(policy), Grace(time.Second))
 				time.Sleep(10 * time.Second)
 				closeAll(t, a, b)
+				if took > ttl+mostPause+time.Second || len(a.events.of(RunError)) == 0 || len(a.events.of(Interrupted)) != 1 {
+					t.Errorf("taken over after %v; the process that was cut off has told %v", took, a.events.all)
+				}
 				left := make(map[time.Time]bool)
 				for _, e := range b.events.of(Skipped) {
 					for at := e.From; at.Before(e.At); at = at.Add(time.Second) {
@@ -323,7 +331,7 @@ func TestUnansweredCommit(t *testing.T) {
 		ticks(t, true, txlock.ErrUnknownOutcome, mysql.ErrInvalidConn)(tick(losing(false))) // not executed
 		ticks(t, true, nil)(tick(losing(true)))
 		ticks(t, false, nil)(tick(j))
-		equal(t, "rows", count(t, db, "SELECT COUNT(*) FROM "+table), 1)
+		leasetest.Equal(t, "rows", count(t, db, "SELECT COUNT(*) FROM "+table), 1)
 		if s := statusOf(t, j, key); !s.Done.Equal(at) || s.Err != "" {
 			t.Errorf("the table says %+v", s)
 		}

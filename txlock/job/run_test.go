@@ -99,7 +99,7 @@ func TestMissedTicks(t *testing.T) {
 				if !slices.Equal(got, test.want) {
 					t.Errorf("done: %v, want %v", got, test.want)
 				}
-				equal(t, "left out and told so", len(b.events.of(Skipped)) > 0, test.policy != CatchUpAll)
+				leasetest.Equal(t, "left out and told so", len(b.events.of(Skipped)) > 0, test.policy != CatchUpAll)
 				if s := statusOf(t, b.Jobs, nightly); !s.Next.Equal(s.Done.Add(time.Hour)) || s.Took < time.Second {
 					t.Errorf("the table says %+v", s)
 				}
@@ -129,57 +129,6 @@ func TestServerClockIsSet(t *testing.T) {
 			if !j.done[i].After(j.done[i-1]) {
 				t.Errorf("%v after %v", j.done[i], j.done[i-1])
 			}
-		}
-	})
-}
-
-// TestTakeOver proves that another process does a tick whose process was cut off, within
-// the TTL and a look, and that a failure is tried again after a pause.
-func TestTakeOver(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		var mu sync.Mutex
-		var begun []time.Time
-		var gone *node
-		fn := func(n *node) Func {
-			return func(ctx context.Context, _ time.Time) error {
-				mu.Lock()
-				begun = append(begun, time.Now())
-				nth := len(begun)
-				if nth == 1 {
-					gone = n
-				}
-				mu.Unlock()
-				switch nth {
-				case 1:
-					n.die()
-					<-ctx.Done()
-				case 2:
-					return errors.New("not yet")
-				}
-				return context.Cause(ctx)
-			}
-		}
-		nodes := []*node{c.node(), c.node(), c.node()}
-		for _, n := range nodes {
-			n.runs(Every(time.Hour), fn(n), RetryAfter(time.Minute))
-		}
-		time.Sleep(90 * time.Minute)
-		mu.Lock()
-		gone.store.Up()
-		gone.ledger.down(nil)
-		mu.Unlock()
-		closeAll(t, nodes...)
-		if len(begun) != 3 {
-			t.Fatalf("begun %d times", len(begun))
-		}
-		if d := begun[1].Sub(begun[0]); d > ttl+mostPause+time.Second {
-			t.Errorf("taken over after %v", d)
-		}
-		if d := begun[2].Sub(begun[1]); d < time.Minute || d > time.Minute+2*time.Second {
-			t.Errorf("tried again after %v", d)
-		}
-		if len(gone.events.of(RunError)) == 0 || len(gone.events.of(Interrupted)) != 1 {
-			t.Error("the process that was cut off has told nobody")
 		}
 	})
 }
@@ -300,7 +249,7 @@ func TestRunRefuses(t *testing.T) {
 		} {
 			wants(t, what, n.Run(t.Context(), test.key, test.schedule, nothing, test.options...), test.want)
 		}
-		equal(t, "sent", n.ledger.sent(), 0)
+		leasetest.Equal(t, "sent", n.ledger.sent(), 0)
 		var j journal
 		end := c.now().Add(3 * time.Hour)
 		wants(t, "the end", n.Run(t.Context(), nightly, Of(until(end)), j.work(time.Second)), ErrPast)

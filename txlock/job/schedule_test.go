@@ -292,8 +292,7 @@ func TestMachineClock(t *testing.T) {
 	}
 }
 
-// TestInstantsHaveAZone: what day it is doesn't depend on the process, nor on whether the
-// tick is begun for the first time.
+// TestInstantsHaveAZone: what day it is doesn't depend on the process, nor on whether the tick is begun for the first time.
 func TestInstantsHaveAZone(t *testing.T) {
 	hourly := leasetest.Got(cron.ParseStandard("0 * * * *"))(t)
 	for zone, schedules := range map[string][]Schedule{
@@ -301,26 +300,23 @@ func TestInstantsHaveAZone(t *testing.T) {
 		"UTC":        {Cron("0 0 * * *"), Cron("30 * * * *"), Every(time.Hour), Of(hourly)},
 	} {
 		for _, schedule := range schedules {
-			t.Run(zone, func(t *testing.T) { instantsIn(t, zone, schedule) })
+			t.Run(zone, func(t *testing.T) {
+				inMemory(t, func(t *testing.T, c *cluster) {
+					n, saw := c.node(), make(chan time.Time, 100)
+					n.runs(schedule, func(_ context.Context, at time.Time) error {
+						saw <- at
+						return errors.New("broken")
+					}, RetryAfter(time.Minute))
+					first, again := <-saw, <-saw
+					claim := leasetest.Got(n.ClaimNearest(t.Context(), txlock.Named("nearest"), schedule))(t)
+					must(t, claim.Finish(t.Context(), nil))
+					if zones := [3]string{first.Location().String(), again.Location().String(), claim.At().Location().String()}; !first.Equal(again) || zones != [3]string{zone, zone, zone} {
+						t.Errorf("%v, then %v, and by a claim %v, want all in %s", first, again, claim.At(), zone)
+					}
+				})
+			})
 		}
 	}
-}
-
-func instantsIn(t *testing.T, zone string, schedule Schedule) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		n, saw := c.node(), make(chan time.Time, 100)
-		n.runs(schedule, func(_ context.Context, at time.Time) error {
-			saw <- at
-			return errors.New("broken")
-		}, RetryAfter(time.Minute))
-		first, again := <-saw, <-saw
-		if !first.Equal(again) || first.Location().String() != zone || again.Location().String() != zone {
-			t.Errorf("%v, then %v, want both in %s", first, again, zone)
-		}
-		claim := leasetest.Got(n.ClaimNearest(t.Context(), txlock.Named("nearest"), schedule))(t)
-		equal(t, "the zone of a claim", claim.At().Location().String(), zone)
-		must(t, claim.Finish(t.Context(), nil))
-	})
 }
 
 // diesAtBegin is the ledger of a process that dies before it begins a tick.

@@ -101,7 +101,7 @@ func TestTickOnServers(t *testing.T) {
 				if calls.Load() != 1 || ran.Load() != 1 {
 					t.Errorf("%d calls, %d have run", calls.Load(), ran.Load())
 				}
-				equal(t, "rows", count(t, db, "SELECT COUNT(*) FROM "+table), 1)
+				leasetest.Equal(t, "rows", count(t, db, "SELECT COUNT(*) FROM "+table), 1)
 				j := open(t, newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_select_limit": "1"} }))
 				if s := statusOf(t, j, key); !s.Done.Equal(at) || !strings.HasPrefix(s.Instance, "process ") || s.Running || s.Ended.Before(s.Started) {
 					t.Errorf("the table says %+v", s)
@@ -113,7 +113,7 @@ func TestTickOnServers(t *testing.T) {
 						found++
 					}
 				}
-				equal(t, "of our jobs in the list", found, 2)
+				leasetest.Equal(t, "of our jobs in the list", found, 2)
 			})
 		}
 	})
@@ -168,7 +168,7 @@ func TestTickTxRollsBack(t *testing.T) {
 		if !ran || err != nil || tries != 3 || commits != 1 {
 			t.Errorf("%v, %v after %d tries, and %d functions were called", ran, err, tries, commits)
 		}
-		equal(t, "retries of which the observer is told", strings.Count(log.String(), fmt.Sprintf("transaction retried\" key=%s ", key)), 2)
+		leasetest.Equal(t, "retries of which the observer is told", strings.Count(log.String(), fmt.Sprintf("transaction retried\" key=%s ", key)), 2)
 		if n, done := count(t, db, "SELECT COUNT(*) FROM "+table), count(t, db, "SELECT COUNT(*) FROM "+table+" WHERE what = 'done'"); n != 1 || done != 1 {
 			t.Errorf("%d rows, %d of them of the one that was done", n, done)
 		}
@@ -266,7 +266,7 @@ func TestTrips(t *testing.T) {
 				must(t, second(call.run()))
 				least = min(least, trips.Count()-before)
 			}
-			equal(t, call.what+": round trips", least, call.want)
+			leasetest.Equal(t, call.what+": round trips", least, call.want)
 		}
 	})
 }
@@ -286,7 +286,7 @@ func TestLedger(t *testing.T) {
 			return func(got bool, err error) {
 				t.Helper()
 				must(t, err)
-				equal(t, what, got, want)
+				leasetest.Equal(t, what, got, want)
 			}
 		}
 		begin := func(b beginning) (bool, error) { return ledger.begin(t.Context(), b) }

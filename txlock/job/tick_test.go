@@ -30,7 +30,7 @@ func TestFailedTick(t *testing.T) {
 			t.Errorf("the table says %+v", s)
 		}
 		func() {
-			defer func() { equal[any](t, "recovered", recover(), "oh") }()
+			defer func() { leasetest.Equal[any](t, "recovered", recover(), "oh") }()
 			_, _ = b.Tick(t.Context(), nightly, first, func(context.Context, time.Time) error { panic("oh") })
 		}()
 		if s := statusOf(t, a.Jobs, nightly); !strings.Contains(s.Err, "panicked") || s.Failures != 2 || s.Instance != "b" {
@@ -44,7 +44,7 @@ func TestFailedTick(t *testing.T) {
 		if s := statusOf(t, a.Jobs, nightly); s.Err != "" || s.Failures != 0 || !s.Done.Equal(later) || s.Took <= 0 {
 			t.Errorf("the table says %+v", s)
 		}
-		equal(t, "failures that b was told of", len(b.events.of(Failed)), 1)
+		leasetest.Equal(t, "failures that b was told of", len(b.events.of(Failed)), 1)
 	})
 }
 
@@ -70,7 +70,7 @@ func TestBadTicks(t *testing.T) {
 			t.Log(what)
 			ticks(t, false, test.want)(n.Tick(t.Context(), test.key, test.at, nothing))
 		}
-		equal(t, "rows", len(c.rows), 0)
+		leasetest.Equal(t, "rows", len(c.rows), 0)
 		wants(t, "Status", second(n.Status(t.Context(), nightly)), txlock.ErrNotHeld)
 		if _, err := n.Tick(t.Context(), nightly, c.now(), nil); err == nil {
 			t.Error("Tick takes nil")
@@ -174,7 +174,7 @@ func TestClaimNearest(t *testing.T) {
 				}
 				must(t, claim.Finish(t.Context(), nil))
 			}
-			equal(t, "claims", claims, 1)
+			leasetest.Equal(t, "claims", claims, 1)
 		}
 		wants(t, "the zero schedule", second(nodes[0].ClaimNearest(t.Context(), nightly, Schedule{})), txlock.ErrInvalidOption)
 	})
