@@ -125,23 +125,6 @@ func fill(t *testing.T, db *testdb.DB, rows int) {
 	db.Exec(t, fmt.Sprintf("INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) SELECT CONCAT('idle:', n), 2, '-', 0, 1 FROM %s", numbers(rows)))
 }
 
-// TestVersionWithBlanks proves that a look knows its server by any version, also one with
-// blanks, and from a session that is not fit for locks.
-func TestVersionWithBlanks(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		version := map[testdb.Engine]string{testdb.MariaDB: "11.8.9-MariaDB-0+deb13u1 from Debian", testdb.MySQL: "9.7.4 from Debian"}[db.Engine()]
-		lock(t, begin(t, db.Connect(t)), "blanks")
-		latin := db.AdminConfig(func(c *mysql.Config) { c.Params = map[string]string{"character_set_connection": "latin1"} })
-		room := ops.New(through(t, latin, func(query string) (string, error) {
-			return strings.ReplaceAll(query, "@@version", "'"+version+"'"), nil
-		}))
-		p := lookUntil(t, room, func(p *ops.Picture) bool { return exclusive(p) == 1 })
-		if hiding := p.Hiding(); p.Version != version || len(hiding) > 0 {
-			t.Errorf("the version is %q, not %q, and not seen is %v", p.Version, version, hiding)
-		}
-	})
-}
-
 // lookUntil looks until the picture shows what is asked for.
 func lookUntil(t *testing.T, room interface {
 	Look(ctx context.Context, keys ...string) (*ops.Picture, error)

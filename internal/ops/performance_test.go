@@ -120,17 +120,23 @@ func TestPartOfPerformanceSchema(t *testing.T) {
 	})
 }
 
-// TestBuiltWithoutPerformanceSchema proves that a look needs no performance schema of a server, which
-// MariaDB can be built without.
+// TestBuiltWithoutPerformanceSchema proves that a look needs no performance schema of a server, which MariaDB can be
+// built without, and knows its server by any version, also one with blanks, and from a session that is not fit for locks.
 func TestBuiltWithoutPerformanceSchema(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
+		version := map[testdb.Engine]string{testdb.MariaDB: "11.8.9-MariaDB-0+deb13u1 from Debian", testdb.MySQL: "9.7.4 from Debian"}[db.Engine()]
+		latin := db.AdminConfig(func(c *mysql.Config) { c.Params = map[string]string{"character_set_connection": "latin1"} })
 		lock(t, begin(t, db.Connect(t)), "hot")
-		room := ops.New(through(t, db.AdminConfig(), func(query string) (string, error) {
-			return strings.ReplaceAll(query, "@@performance_schema", "@@lockstep_unknown"), nil
-		}))
-		p := lookUntil(t, room, func(p *ops.Picture) bool { return exclusive(p) == 1 })
-		if !slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool { return strings.Contains(g.Fix, "performance_schema=ON") }) {
-			t.Errorf("not seen is %v", p.Gaps)
+		for variable, other := range map[string]string{"@@performance_schema": "@@lockstep_unknown", "@@version": "'" + version + "'"} {
+			room := ops.New(through(t, latin, func(query string) (string, error) { return strings.ReplaceAll(query, variable, other), nil }))
+			p := lookUntil(t, room, func(p *ops.Picture) bool { return exclusive(p) == 1 })
+			is := p.Version == version && len(p.Hiding()) == 0
+			if variable == "@@performance_schema" {
+				is = tells(p, true, "", "performance_schema=ON") || tells(p, false, "", "performance_schema=ON")
+			}
+			if !is {
+				t.Errorf("by %s for %s the version is %q, and not seen is %v", other, variable, p.Version, p.Gaps)
+			}
 		}
 	})
 }
@@ -296,50 +302,31 @@ func TestClocksOfNodes(t *testing.T) {
 	})
 }
 
-// TestClusters proves what check says of the nodes of a cluster, whose variables are canned:
-// tests/cluster has real ones.
+// TestClusters proves what check says of the nodes of a cluster, whose answers are canned (tests/cluster has real ones),
+// and of a node of Galera whether it takes part in its cluster, although such a node refuses everything else.
 func TestClusters(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, c := range []struct {
-			answer string
-			want   ops.State
-			text   string
-		}{
-			{"'wsrep_on', 'ON'", ops.Warn, "wsrep_on is ON"},
-			{"'group_replication_single_primary_mode', 'OFF'", ops.Warn, "group_replication_single_primary_mode is OFF"},
-			{"'', '' LIMIT 0", ops.OK, "one server takes writes"},
-		} {
-			pool := through(t, db.Config(), func(query string) (string, error) {
-				if query == schema.ClusterQuery {
-					query = "SELECT " + c.answer
-				}
-				return query, nil
-			})
-			f := findings(t, ops.New(pool))["cluster"]
-			if f.State != c.want || !strings.Contains(f.Text, c.text) || (f.Fix == "") != (c.want == ops.OK) {
-				t.Errorf("with %s check says %+v, want %v with %q", c.answer, f, c.want, c.text)
+		says := func(name string, change func(query string) (string, error), want ops.State, text string) (all int) {
+			t.Helper()
+			found := findings(t, ops.New(through(t, db.Config(), change)))
+			if f := found[name]; f.State != want || !strings.Contains(f.Text, text) || (f.Fix == "") != (want == ops.OK) {
+				t.Errorf("of the %s check says %+v, want %v with %q", name, f, want, text)
 			}
+			return len(found)
 		}
-	})
-}
-
-// TestNodeIsNotReady proves that check says of a node of Galera whether it takes part in its
-// cluster, and what to do, although such a node refuses everything else; its answers are
-// canned.
-func TestNodeIsNotReady(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for answer, text := range map[string]string{
+			"'wsrep_on', 'ON'": "wsrep_on is ON", "'group_replication_single_primary_mode', 'OFF'": "group_replication_single_primary_mode is OFF", "'', '' LIMIT 0": "one server takes writes",
+		} {
+			says("cluster", func(query string) (string, error) {
+				return strings.Replace(query, schema.ClusterQuery, "SELECT "+answer, 1), nil
+			}, map[bool]ops.State{true: ops.Warn, false: ops.OK}[strings.Contains(text, " is ")], text)
+		}
 		for _, c := range []struct {
 			ready, status string
 			want          ops.State
 		}{{"ON", "Primary", ops.OK}, {"OFF", "non-Primary", ops.Error}, {"OFF", "Primary", ops.Error}, {"ON", "non-Primary", ops.Error}} {
-			found := findings(t, ops.New(through(t, db.Config(), galera(c.ready, c.status, func() bool { return c.want != ops.OK }))))
-			f := found["node"]
-			if f.State != c.want || !strings.Contains(f.Text, "wsrep_ready is "+c.ready+", wsrep_cluster_status is "+c.status) || (f.Fix == "") != (c.want == ops.OK) {
-				t.Errorf("%+v: check says %+v", c, f)
-			}
-			if more := len(found) > 1; more != (c.want == ops.OK) {
-				t.Errorf("%+v: check says %+v", c, found)
-			}
+			all := says("node", galera(c.ready, c.status, func() bool { return c.want != ops.OK }), c.want, "wsrep_ready is "+c.ready+", wsrep_cluster_status is "+c.status)
+			leasetest.Equal(t, fmt.Sprintf("more than the node with %+v", c), all > 1, c.want == ops.OK)
 		}
 		if f, has := findings(t, ops.New(db.Connect(t)))["node"]; has {
 			t.Errorf("of a server without a cluster check says %+v", f)

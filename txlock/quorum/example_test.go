@@ -52,24 +52,6 @@ func Example() {
 	}
 }
 
-// Code that is written to what both have takes a lease of one database or of several.
-func Example_oneOrSeveral() {
-	type leases[L handle] interface {
-		Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l L) error, options ...lease.AcquireOption) error
-	}
-	nightly := func(ctx context.Context, one leases[*lease.Lease], several leases[*quorum.Lease]) error {
-		key := txlock.Named("nightly")
-		return errors.Join(
-			one.Do(ctx, key, func(ctx context.Context, l *lease.Lease) error { return report(ctx, l) }),
-			several.Do(ctx, key, func(ctx context.Context, l *quorum.Lease) error { return report(ctx, l) }),
-		)
-	}
-	_ = nightly
-}
-
-// report works under a lease, whatever that is of.
-func report(_ context.Context, l handle) error { return l.Err() }
-
 var (
 	ctx     context.Context
 	leases  *quorum.Manager // from New
@@ -136,7 +118,6 @@ func ExampleManager_Close() {
 // Work ends when the lease is lost.
 func ExampleLease_Context() {
 	var l *quorum.Lease // from Acquire
-
 	working, cancel := l.Context(ctx)
 	defer cancel()
 	if err := send(working, l.Token()); err != nil {
@@ -147,7 +128,6 @@ func ExampleLease_Context() {
 // Before a step that takes long the lease gets its whole time.
 func ExampleLease_Renew() {
 	var l *quorum.Lease // from Acquire
-
 	if err := l.Renew(ctx); err != nil {
 		log.Print(err) // ErrNoQuorum: it is held for as long as before
 	}
@@ -156,7 +136,6 @@ func ExampleLease_Renew() {
 // A release is sent also where its context has ended.
 func ExampleLease_Release() {
 	var l *quorum.Lease // from Acquire
-
 	if err := l.Release(ctx); err != nil {
 		log.Print(err)
 	}

@@ -178,61 +178,6 @@ func TestFreeLeaseHasNoLimit(t *testing.T) {
 	})
 }
 
-// TestFailedRoundReleasesWhatHadConfirmed proves that a node that has confirmed the token
-// of a lease which then gets no majority is released, and not renewed.
-func TestFailedRoundReleasesWhatHadConfirmed(t *testing.T) {
-	onHeldThird(t, func(t *testing.T, db *memory, m *quorum.Manager, raises *memstore.Store) {
-		cut := errors.New("the connection is cut")
-		raises.SetFault(func(_ context.Context, op string, _ store.Row, call func() error) error {
-			if op != "Raise" {
-				return call()
-			}
-			time.Sleep(time.Millisecond)
-			leasetest.Equal(t, "nodes that hold it, else this proves nothing", db.held(), 3)
-			return cut
-		})
-		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
-		time.Sleep(time.Minute)
-		db.holds("what had confirmed", 1)
-	})
-}
-
-// TestLossBeforeTheLastConfirmation proves that a lease is not granted whose first node
-// was lost before the last one had confirmed.
-func TestLossBeforeTheLastConfirmation(t *testing.T) {
-	onHeldThird(t, func(t *testing.T, db *memory, m *quorum.Manager, raises *memstore.Store) {
-		raising, goOn := make(chan struct{}), make(chan struct{})
-		raises.SetFault(func(_ context.Context, op string, _ store.Row, call func() error) error {
-			if op == "Raise" {
-				close(raising)
-				<-goOn
-			}
-			return call()
-		})
-		result := make(chan error)
-		go func() { result <- second(m.TryAcquire(t.Context(), job)) }()
-		<-raising
-		synctest.Wait() // the first node has confirmed
-		db.force(0)
-		time.Sleep(11 * time.Second) // and its manager knows by the next renewal
-		close(goOn)
-		wants(t, "TryAcquire", <-result, txlock.ErrNoQuorum)
-		db.holds("what had confirmed", 1)
-	})
-}
-
-// onHeldThird runs a test on three nodes, of which somebody holds the third, and the clock of the
-// first is ahead, so that the second must raise its token.
-func onHeldThird(t *testing.T, test func(t *testing.T, db *memory, m *quorum.Manager, raises *memstore.Store)) {
-	inMemory(t, 3, func(t *testing.T, db *memory) {
-		db.nodes[0].SetClock(time.Hour)
-		m, stores := db.installed(quorum.NodeTimeout(15 * time.Second))
-		others, _ := db.leases()
-		defer release(t, acquireOf(t, others[2], job))
-		test(t, db, m, stores[1])
-	})
-}
-
 // TestLeftIsThatOfTheMajority proves that Left says how long a majority is held, and not
 // some of its nodes: here two of three hold it, one of which is not renewed.
 func TestLeftIsThatOfTheMajority(t *testing.T) {
@@ -352,32 +297,6 @@ func TestNodeReleasedByForce(t *testing.T) {
 		}
 		wants(t, "Node", second(l.Node(1)), txlock.ErrNotHeld, lease.ErrReplaced)
 		must(t, l.Err())
-		release(t, l)
-	})
-}
-
-// TestGrantThatNobodyAwaits proves that what a node grants after the answer was given is
-// released.
-func TestGrantThatNobodyAwaits(t *testing.T) {
-	inMemory(t, 3, func(t *testing.T, db *memory) {
-		m, stores := db.installed()
-		stores[2].Down(nil)
-		l := acquire(t, m, job)
-		other, slow := db.process()
-		granted := make(chan struct{})
-		slow[2].SetFault(func(_ context.Context, _ string, _ store.Row, call func() error) error {
-			time.Sleep(150 * time.Millisecond)
-			err := call()
-			if db.held() == 3 {
-				close(granted)
-				slow[2].Up()
-			}
-			return err
-		})
-		wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
-		db.within("refused", 0, 0)
-		<-granted
-		db.holds("what was granted late", 2)
 		release(t, l)
 	})
 }
