@@ -143,24 +143,6 @@ func TestContext(t *testing.T) {
 	})
 }
 
-// TestPanic proves that a panic releases the leadership and goes on.
-func TestPanic(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		p := c.process("a")
-		func() {
-			defer func() { leasetest.Equal[any](t, "recovered", recover(), "boom") }()
-			_ = p.Run(t.Context(), func(context.Context, *elect.Term) error { panic("boom") })
-		}()
-		if e := p.await(elect.Ended, 1); e.Err == nil {
-			t.Error("the observer was told of no error")
-		}
-		at := time.Now()
-		p.run(follow)
-		p.await(elect.Elected, 2)
-		is(t, "the next term", time.Since(at), 0, 50*time.Millisecond)
-	})
-}
-
 // TestUnreachable proves that Run begins while the server can't be reached, says so, and
 // leads when it can be; and that it goes on after errors that would end it at first.
 func TestUnreachable(t *testing.T) {

@@ -176,28 +176,12 @@ func TestManagerClosesAnOverdueTerm(t *testing.T) {
 	})
 }
 
-// TestLeader proves that everybody is told who leads, and that nobody does.
-func TestLeader(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		p, other := c.process("héros/1/ released: /"), c.process("b")
-		wants(t, "Leader", second(other.Leader(t.Context())), elect.ErrNoLeader)
-		p.run(follow)
-		at := p.await(elect.Elected, 1).at
-		leader := leasetest.Got(other.Leader(t.Context()))(t)
-		if leader.Instance != p.name || leader.Token != p.term().Token() || !leader.Since.Equal(at.Truncate(time.Microsecond)) || leader.Remaining <= 0 || leader.Remaining > ttl {
-			t.Errorf("Leader = %+v at %v", leader, at)
-		}
-		p.end()
-		wants(t, "Run", <-p.ended, context.Canceled)
-		wants(t, "Leader", second(other.Leader(t.Context())), elect.ErrNoLeader)
-	})
-}
-
-// TestObserve proves that each change is told, also that nobody leads, and that the
-// server can't be asked.
+// TestObserve proves that each change is told, also that nobody leads, and that the server can't be asked; and what
+// Leader says of who leads.
 func TestObserve(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
-		p, other := c.process("a"), c.process("b")
+		const name = "héros/1/ released: /"
+		p, other := c.process(name), c.process("b")
 		ctx, cancel := context.WithCancel(t.Context())
 		type seen struct {
 			by  string
@@ -219,36 +203,30 @@ func TestObserve(t *testing.T) {
 				t.Errorf("told of %q, %v; want %q, %v", s.by, s.err, by, err)
 			}
 			is(t, "told", s.at.Sub(at), 0, most)
-		}
-		rest := func() {
 			time.Sleep(time.Minute)
 			at = time.Now()
 		}
 		next("", elect.ErrNoLeader, 0)
-		rest()
 		p.run(follow)
-		next("a", nil, ttl/2+50*time.Millisecond)
-		rest()
+		next(name, nil, ttl/2+50*time.Millisecond)
+		led, leader := p.await(elect.Elected, 1).at, leasetest.Got(other.Leader(t.Context()))(t)
+		if leader.Instance != name || leader.Token != p.term().Token() || !leader.Since.Equal(led.Truncate(time.Microsecond)) || leader.Remaining <= 0 || leader.Remaining > ttl {
+			t.Errorf("Leader = %+v at %v", leader, led)
+		}
 		p.end()
 		wants(t, "Run", <-p.ended, context.Canceled)
 		next("", elect.ErrNoLeader, ttl/2+50*time.Millisecond)
-		rest()
 		other.run(follow)
 		next("b", nil, 50*time.Millisecond) // itself
-		rest()
 		other.term().Resign()
 		next("", elect.ErrNoLeader, 50*time.Millisecond)
-		next("b", nil, 2*time.Second)
-		rest()
+		at = other.await(elect.Elected, 2).at
+		next("b", nil, 50*time.Millisecond)
 		other.store.Down(nil)
 		next("", mysql.ErrInvalidConn, ttl)
 		cancel()
 		if s, more := <-all; more {
 			t.Errorf("told of %q, %v", s.by, s.err)
-		}
-		for leader, err := range p.Observe(t.Context()) {
-			t.Log(leader, err)
-			break
 		}
 		for leader, err := range p.Observe(ctx) {
 			t.Error("told under an ended context", leader, err)
@@ -405,14 +383,16 @@ func onStandby(t *testing.T, watcher *process, all []*process) (some []*process)
 	return some
 }
 
-// TestObserverPanics proves that a panic of the observer goes on, and leaves neither the
-// lease nor the standby slot behind.
-func TestObserverPanics(t *testing.T) {
-	for _, kind := range []elect.Kind{elect.Elected, elect.Ending, elect.Ended, elect.RunError} {
+// TestPanics proves that a panic of the function or of the observer goes on, and leaves neither the lease nor the
+// standby slot behind:.
+func TestPanics(t *testing.T) {
+	const function = elect.Kind("function")
+	for _, kind := range []elect.Kind{function, elect.Elected, elect.Ending, elect.Ended, elect.RunError} {
 		t.Run(string(kind), func(t *testing.T) {
 			inMemory(t, func(t *testing.T, c *cluster) {
+				var last elect.Event
 				p := c.process("a", elect.Observe(func(_ context.Context, e elect.Event) {
-					if e.Kind == kind {
+					if last = e; e.Kind == kind {
 						panic(kind)
 					}
 				}))
@@ -422,10 +402,16 @@ func TestObserverPanics(t *testing.T) {
 				func() {
 					defer func() { leasetest.Equal[any](t, "recovered", recover(), kind) }()
 					_ = p.Run(t.Context(), func(_ context.Context, term *elect.Term) error {
+						if kind == function {
+							panic(kind)
+						}
 						term.Resign()
 						return nil
 					})
 				}()
+				if kind == function && (last.Kind != elect.Ended || last.Err == nil) {
+					t.Errorf("the observer was told %+v at last", last)
+				}
 				p.up(c)
 				list := leasetest.Got(p.leases.List(t.Context()))(t)
 				leasetest.Equal(t, "held", len(list), 0)
