@@ -300,7 +300,7 @@ func TestFaults(t *testing.T) {
 		"tx 1: once order:1: Error 1213 (40001): Deadlock found")
 }
 
-// TestFaultsOfStatements fails statements of the program, and COMMIT.
+// TestFaultsOfStatements fails statements of the program, and COMMIT. One that has failed ran with what its transaction held.
 func TestFaultsOfStatements(t *testing.T) {
 	t.Parallel()
 	k, mock := onMock(t)
@@ -312,6 +312,7 @@ func TestFaultsOfStatements(t *testing.T) {
 	k.FailStatement(updated, locktest.Deadlock)
 	expects(mock, "BEGIN", updated, "COMMIT") // of the second time
 	must(t, run())
+	k.Before(orders.Key(1), updated)
 
 	version := func() uint64 {
 		v := leasetest.Got(txlock.ReadVersion(t.Context(), k.DB(), orders.Key(1)))(t)
@@ -328,37 +329,6 @@ func TestFaultsOfStatements(t *testing.T) {
 	k.FailStatement("COMMIT", locktest.Deadlock)
 	expects(mock, "BEGIN", updated, "ROLLBACK", "BEGIN", updated, "COMMIT")
 	must(t, run())
-}
-
-// TestBeforeFaults proves that a statement with a fault ran with what its transaction held, also if that
-// has ended by the fault: a lock, or the guard of a lease.
-func TestBeforeFaults(t *testing.T) {
-	t.Parallel()
-	for _, fault := range []locktest.Fault{locktest.Deadlock, locktest.Timeout, locktest.LostConnection, locktest.Stale} {
-		k, mock := onMock(t)
-		key, guarded := orders.Key(1), txlock.Named("reports")
-		leases := leasesOf(t, k.DB())
-		l := leasetest.Got(leases.Acquire(t.Context(), guarded))(t)
-		run := func() error {
-			tx, scope := begin(t.Context(), t, k)
-			must(t, second(scope.Lock(t.Context(), key)))
-			must(t, l.Guard(t.Context(), tx))
-			if _, err := tx.ExecContext(t.Context(), update); err != nil {
-				_ = tx.Rollback() // which a lost connection refuses
-				return err
-			}
-			return tx.Commit()
-		}
-		k.FailStatement(updated, fault)
-		if run() == nil {
-			t.Errorf("%v: no error", fault)
-		}
-		expects(mock, "BEGIN", updated, "COMMIT")
-		must(t, run())
-		k.Before(key, updated)
-		k.Before(guarded, updated)
-		must(t, l.Release(t.Context()))
-	}
 }
 
 // reports is a Kit over the mock of a program that has the lease of reports.
@@ -607,56 +577,41 @@ func TestJobControls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, ctx, key := locktest.Open(t, nil), t.Context(), txlock.Named("nightly")
 		jobs := leasetest.Got(job.New(k.DB(), leasesOf(t, k.DB()), job.Log(nil), job.KeepRuns(2, 24*time.Hour)))(t)
-		runs := make(chan time.Time, 10)
-		ran := make(chan error)
+		runs, ran := make(chan time.Time, 10), make(chan error)
 		go func() {
-			ran <- jobs.Run(ctx, key, job.Every(time.Hour), func(_ context.Context, at time.Time) error {
-				runs <- at
-				return nil
-			})
+			ran <- jobs.Run(ctx, key, job.Every(time.Hour), func(_ context.Context, at time.Time) error { runs <- at; return nil })
 		}()
-		time.Sleep(90 * time.Minute)
-		first := <-runs
-		wanted := func(what string, want bool) func(bool, error) {
-			return func(changed bool, err error) {
-				t.Helper()
-				must(t, err)
-				leasetest.Equal(t, what, changed, want)
+		changesOnce := func(what string, control func() (bool, error)) {
+			t.Helper()
+			for _, want := range []bool{true, false} {
+				leasetest.Equal(t, what, leasetest.Got(control())(t), want)
 			}
 		}
-		for i := range 2 {
-			wanted("Pause", i == 0)(jobs.Pause(ctx, key, "test"))
-		}
+		time.Sleep(90 * time.Minute)
+		first := <-runs
+		changesOnce("Pause", func() (bool, error) { return jobs.Pause(ctx, key, "test") })
 		time.Sleep(3*time.Hour + time.Second) // between two looks of the job, which would begin the first run at once
 		if status, err := jobs.Status(ctx, key); err != nil || status.PausedBy != "test" || len(runs) > 0 {
 			t.Errorf("%+v, %v after %d runs", status, err, len(runs))
 		}
-		for i := range 2 {
-			wanted("RunNow", i == 0)(jobs.RunNow(ctx, key))
-		}
+		changesOnce("RunNow", func() (bool, error) { return jobs.RunNow(ctx, key) })
 		time.Sleep(time.Minute)
 		asked := <-runs
-		for i := range 2 {
-			wanted("Resume", i == 0)(jobs.Resume(ctx, key))
-		}
+		changesOnce("Resume", func() (bool, error) { return jobs.Resume(ctx, key) })
 		time.Sleep(time.Hour)
 		third := <-runs
-		kept, err := jobs.Runs(ctx, key)
-		if err != nil || len(kept) != 2 || !kept[0].At.Equal(third) || !kept[1].At.Equal(asked) || !asked.After(first) || kept[0].Kind != job.Done {
+		if kept, err := jobs.Runs(ctx, key); err != nil || len(kept) != 2 || !kept[0].At.Equal(third) || !kept[1].At.Equal(asked) || !asked.After(first) || kept[0].Kind != job.Done {
 			t.Errorf("%+v, %v, after runs at %v, %v and %v", kept, err, first, asked, third)
 		}
-		other, failed := txlock.Named("failing"), errors.New("failed")
-		wants(t, "TickTx", second(jobs.TickTx(ctx, other, time.Now(), func(context.Context, *sql.Tx, time.Time) error { return failed })), failed)
+		failed := errors.New("failed")
+		wants(t, "TickTx", second(jobs.TickTx(ctx, txlock.Named("failing"), time.Now(), func(context.Context, *sql.Tx, time.Time) error { return failed })), failed)
 		if all, err := jobs.List(ctx); err != nil || len(all) != 2 || all[0].Failing+all[1].Failing != 1 {
 			t.Errorf("%+v, %v", all, err)
 		}
-		must(t, jobs.Close(ctx))
-		must(t, <-ran)
-		for _, unused := range []time.Duration{100 * time.Hour, time.Hour} {
-			time.Sleep(10 * time.Hour)
-			n, err := job.Purge(ctx, k.DB(), unused)
-			wanted("Purge", unused == time.Hour)(n == 2, err)
-		}
+		must(t, errors.Join(jobs.Close(ctx), <-ran))
+		time.Sleep(10 * time.Hour)
+		leasetest.Equal(t, "purged of the last 100 hours", leasetest.Got(job.Purge(ctx, k.DB(), 100*time.Hour))(t), 0)
+		leasetest.Equal(t, "purged", leasetest.Got(job.Purge(ctx, k.DB(), time.Hour))(t), 2)
 		wants(t, "Status after Purge", second(jobs.Status(ctx, key)), txlock.ErrNotHeld)
 	})
 }

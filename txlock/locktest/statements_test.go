@@ -178,15 +178,8 @@ func TestSnapshots(t *testing.T) {
 			wants(t, "a lock after a read at "+level.String(), second(scope.Lock(t.Context(), key)), nil)
 			must(t, tx.Commit())
 		}
-	})
-}
-
-// TestVersionAtSerializable reads a version, which locks it.
-func TestVersionAtSerializable(t *testing.T) {
-	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, _ string, key txlock.Key) {
-		must(t, txlock.Ensure(t.Context(), pool, key))
 		tx, scope := beginAt(t.Context(), t, pool, sql.LevelSerializable)
-		must(t, second(scope.Version(t.Context(), key)))
+		must(t, second(scope.Version(t.Context(), key))) // which locks it
 		wants(t, "TryLock", tries(t, pool, key), txlock.ErrBusy)
 		must(t, tx.Commit())
 		must(t, tries(t, pool, key))
