@@ -1,7 +1,6 @@
 package lockhttp_test
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -489,36 +488,4 @@ func (s *stage) acquire(m *lease.Manager, key txlock.Key) {
 	s.Helper()
 	l := leasetest.Got(m.Acquire(s.Context(), key))(s)
 	s.Cleanup(func() { _ = l.Release(context.Background()) }) // which may be lost
-}
-
-// live tells of the events of a page, until its end, which is sent.
-func (s *stage) live(ctx context.Context, page string, tell func(event string)) <-chan error {
-	s.Helper()
-	r := leasetest.Got(http.NewRequestWithContext(ctx, http.MethodGet, s.url+page, nil))(s)
-	r.Header.Set("Accept", "text/event-stream")
-	answer, err := http.DefaultClient.Do(r) //nolint:bodyclose // the goroutine below closes it
-	s.must(err)
-	leasetest.Equal(s, "the type of a stream", answer.Header.Get("Content-Type"), "text/event-stream")
-	ended := make(chan error, 1)
-	go func() {
-		defer answer.Body.Close()
-		ended <- eachEvent(answer.Body, tell)
-	}()
-	return ended
-}
-
-// eachEvent tells of each event of a stream, until its end.
-func eachEvent(stream io.Reader, tell func(event string)) error {
-	lines := bufio.NewScanner(stream)
-	lines.Buffer(nil, 1<<20)
-	var event strings.Builder
-	for lines.Scan() {
-		if lines.Text() == "" {
-			tell(event.String())
-			event.Reset()
-			continue
-		}
-		event.WriteString(lines.Text() + "\n")
-	}
-	return lines.Err()
 }

@@ -34,32 +34,17 @@ import (
 type process struct {
 	*testdb.Child
 	stop io.Closer
-	said chan []string
+	said *testdb.Output
 }
 
 // startProcess starts this program as a process that runs jobs.
 func startProcess(t *testing.T, db *testdb.DB, name, table string, off time.Duration) *process {
 	t.Helper()
-	program := leasetest.Got(os.Executable())(t)
-	in, stop, err := os.Pipe()
-	must(t, err)
-	out, say, err := os.Pipe()
-	must(t, err)
-	cmd := exec.Command(program)
+	cmd, said := exec.Command(leasetest.Got(os.Executable())(t)), new(testdb.Output)
 	cmd.Env = environment(db.DSN(), name, table, off)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, say, say
-	c := leasetest.Got(testdb.StartChild(cmd))(t)
-	must(t, errors.Join(in.Close(), say.Close()))
-	p := &process{Child: c, stop: stop, said: make(chan []string, 1)}
-	go func() {
-		var lines []string
-		for scanner := bufio.NewScanner(out); scanner.Scan(); {
-			lines = append(lines, scanner.Text())
-		}
-		_ = out.Close()
-		p.said <- lines
-	}()
-	return p
+	cmd.Stdout, cmd.Stderr = said, said
+	stop := leasetest.Got(cmd.StdinPipe())(t)
+	return &process{leasetest.Got(testdb.StartChild(cmd))(t), stop, said}
 }
 
 // end ends a process, and returns what it has said.
@@ -68,11 +53,11 @@ func (p *process) end(t *testing.T, kill bool) []string {
 	if kill {
 		p.Kill()
 	}
-	must(t, p.stop.Close())
+	_ = p.stop.Close() // one that was killed has perhaps closed it
 	if state := p.Wait(); !kill && !state.Success() {
 		t.Errorf("a process has ended with %v", state)
 	}
-	return <-p.said
+	return strings.FieldsFunc(p.said.String(), func(r rune) bool { return r == '\n' })
 }
 
 // TestProcesses proves, on five processes with clocks from an hour behind to an hour ahead
