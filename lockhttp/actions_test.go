@@ -41,8 +41,7 @@ var (
 	fields = regexp.MustCompile(`<input type="hidden" name="(\w+)" value="([^"]*)">`)
 )
 
-// form returns the first form of a page that does something and has a text, as somebody sees
-// it.
+// form returns the first form of a page that does something and has a text, as somebody sees it.
 func (s *stage) form(page, verb, has string, header http.Header) url.Values {
 	s.Helper()
 	body := s.sure(func() (int, string, http.Header) {
@@ -72,9 +71,8 @@ func with(form url.Values, name, value string) url.Values {
 	return form
 }
 
-// TestActions proves that who is allowed to can ask for and release leases and locks, also
-// behind masks, that all others can't, nor another site in a viewer's browser, nor of what
-// has changed hands, and that the log tells who has done what.
+// TestActions proves that who is allowed to can ask for and release leases and locks, also behind masks, that others
+// can't, nor another site, nor of what has changed hands, and that the log tells who has done what.
 func TestActions(t *testing.T) {
 	onEach(t, func(t *testing.T, db *testdb.DB) {
 		mask := func(key string) string { return "masked " + key[:1] }
@@ -152,8 +150,7 @@ func TestActions(t *testing.T) {
 	})
 }
 
-// TestReadOnly proves that without an authorizer a page has no forms, and nothing can be
-// done by it.
+// TestReadOnly proves that without an authorizer a page has no forms, and nothing can be done by it.
 func TestReadOnly(t *testing.T) {
 	onEach(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db)
@@ -432,8 +429,7 @@ type answer struct {
 	header http.Header
 }
 
-// sure asks again while the answer says that the server's list of transactions is old, which other
-// tests keep it.
+// sure asks again while the answer says that the server's list of transactions is old, which other tests keep it.
 func (s *stage) sure(ask func() (int, string, http.Header)) (a answer) {
 	s.Helper()
 	testdb.Await(time.Minute, func() bool {

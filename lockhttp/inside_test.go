@@ -55,8 +55,7 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// TestHistory proves that looks tell what is new and what is gone, unless there was no look
-// for a while.
+// TestHistory proves that looks tell what is new and what is gone, unless there was no look for a while.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	var h history
@@ -126,8 +125,7 @@ func TestVerb(t *testing.T) {
 	}
 }
 
-// TestSessionsOfOneQueue proves that the waiters of a lease's queue are counted with the
-// first of them.
+// TestSessionsOfOneQueue proves that the waiters of a lease's queue are counted with the first of them.
 func TestSessionsOfOneQueue(t *testing.T) {
 	t.Parallel()
 	lease := ops.Row{Kind: ops.LeaseRow, Key: "report"}

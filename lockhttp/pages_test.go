@@ -288,10 +288,9 @@ func TestNew(t *testing.T) {
 // unflushed hides Flush.
 type unflushed struct{ http.ResponseWriter }
 
-// TestServerIsDown proves that pages and JSON say so, by their codes, too; that the answer to HEAD has
-// an end, also for a client that takes events, since its connection would never be free again; that a
-// template is not served as it is; and that a browser is told to poll where what wraps the handler keeps
-// back what is written.
+// TestServerIsDown proves that pages and JSON say so, by their codes, too; that the answer to HEAD has an end, also
+// for events; that no template is served; and that a browser is told to poll where what wraps the handler keeps back
+// what is written.
 func TestServerIsDown(t *testing.T) {
 	t.Parallel()
 	pages := leasetest.Got(lockhttp.New(nowhere(t)))(t)

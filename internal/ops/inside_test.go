@@ -50,8 +50,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestOwnStatement proves that what lockstep sends beside a program's statements isn't taken for one
-// of them.
+// TestOwnStatement proves that what lockstep sends beside a program's statements isn't taken for one of them.
 func TestOwnStatement(t *testing.T) {
 	t.Parallel()
 	for text, own := range map[string]bool{

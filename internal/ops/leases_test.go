@@ -42,9 +42,8 @@ func rowsRead(t *testing.T, pool *sql.DB) (all int) {
 	return all
 }
 
-// TestManyLeases proves that looks read the table of leases as rarely as its size demands, that
-// they say how old what they show is, and that what they show is right for that age: leases that
-// are late or asked for. Who is the first in a queue is right for the look itself.
+// TestManyLeases proves that looks read the table of leases as rarely as its size demands, say how old what they
+// show is, and show what is right for that age; who is the first in a queue is right for the look itself.
 func TestManyLeases(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		n := testdb.Long(4_000, 20_000)

@@ -161,8 +161,7 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 	return all
 }
 
-// declared returns the constants of a package with their texts, and its exported functions
-// that return one.
+// declared returns the constants of a package with their texts, and its exported functions that return one.
 func declared(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	packages, err := parser.ParseDir(token.NewFileSet(), dir, func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0) //nolint:staticcheck // the files are enough
@@ -210,9 +209,8 @@ func firstText(values []ast.Expr) (string, bool) {
 	return text, err == nil
 }
 
-// replies returns how each statement is answered under a mode, each in a transaction that is
-// rolled back: the number of the error, or how many rows, and which columns of the first are
-// NULL.
+// replies returns how each statement is answered under a mode, each in a transaction that is rolled back: the number
+// of the error, or how many rows, and which columns of the first are NULL.
 func replies(t *testing.T, pool *sql.DB, mode string, statements map[string]string) map[string]string {
 	t.Helper()
 	conn := leasetest.Got(pool.Conn(t.Context()))(t)

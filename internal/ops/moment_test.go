@@ -19,9 +19,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestHotKey proves that a picture is of one moment while processes lock the same key in turn: no
-// row has two holders one of whom has it exclusively, and who holds a row exclusively doesn't wait
-// for it.
+// TestHotKey proves that a picture is of one moment while processes lock the same key in turn: no row has two
+// holders one of whom has it exclusively, and who holds a row exclusively doesn't wait for it.
 func TestHotKey(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := db.Connect(t)
@@ -123,9 +122,8 @@ func increment(ctx context.Context, pool *sql.DB, key txlock.Key) {
 	}
 }
 
-// beyondUTF8MB3 proves that a look shows the same while a session executes a statement whose text MySQL
-// can't list, with an emoji and bytes that aren't text: who holds what, prepared transactions too, who
-// waits for whom and for how long, at once, and by times that agree with each other.
+// beyondUTF8MB3 proves that a look shows the same, at once and by times that agree, while a session executes a
+// statement whose text MySQL can't list, with an emoji and bytes that aren't text.
 func beyondUTF8MB3(t *testing.T, db *testdb.DB) {
 	if db.Engine() != testdb.MySQL {
 		return // MariaDB lists the transactions

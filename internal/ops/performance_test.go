@@ -141,9 +141,8 @@ func TestBuiltWithoutPerformanceSchema(t *testing.T) {
 	})
 }
 
-// TestUnrecorded proves that a look says what MySQL doesn't record: who holds the table that a session
-// waits for, which isn't taken for the root then, and the last statements of sessions, in place of which no older
-// one is shown. Check says so while no session waits, too.
+// TestUnrecorded proves that a look and check say what MySQL doesn't record: who holds the table that a session
+// waits for, which isn't taken for the root then, and the last statements, in place of which no older one is shown.
 func TestUnrecorded(t *testing.T) {
 	ownMySQL(t, func(t *testing.T, db *testdb.DB) {
 		if text := notOK(t, db); text != "" {
@@ -334,8 +333,7 @@ func TestClusters(t *testing.T) {
 	})
 }
 
-// TestNodeLeaves has a node of Galera leave its cluster at any statement of check, which says so and
-// nothing else.
+// TestNodeLeaves has a node of Galera leave its cluster at any statement of check, which says so and nothing else.
 func TestNodeLeaves(t *testing.T) {
 	t.Parallel()
 	if !slices.Contains(testdb.Engines(), testdb.MariaDB) {

@@ -30,8 +30,7 @@ var scheduler, standby = txlock.Named("scheduler"), txlock.Named("scheduler:stan
 
 const ttl, grace = 15 * time.Second, 5 * time.Second
 
-// cluster is a server in memory with the processes of a test, in a bubble: time passes
-// when everybody waits.
+// cluster is a server in memory with the processes of a test, in a bubble: time passes when everybody waits.
 type cluster struct {
 	*memstore.Server
 	t *testing.T
@@ -80,8 +79,7 @@ type event struct {
 	at time.Time
 }
 
-// process starts a process that doesn't stand for election yet. It is ended with the
-// test.
+// process starts a process that doesn't stand for election yet. It is ended with the test.
 func (c *cluster) process(name string, opts ...elect.Option) *process {
 	c.t.Helper()
 	p := &process{t: c.t, name: name, store: c.Store(), news: make(chan struct{})}
@@ -187,8 +185,7 @@ func (p *process) term() *elect.Term {
 	return p.terms[len(p.terms)-1]
 }
 
-// cluster of so many processes, which stand for election; it returns when one leads and
-// the others wait.
+// cluster of so many processes, which stand for election; it returns when one leads and the others wait.
 func (c *cluster) start(n int, fn elect.Func, opts ...elect.Option) (leader *process, others []*process) {
 	c.t.Helper()
 	var all []*process

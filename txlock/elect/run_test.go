@@ -186,8 +186,7 @@ func TestFinal(t *testing.T) {
 	})
 }
 
-// TestLog proves that the changes of a process are logged, and an error that comes again and
-// again once a minute.
+// TestLog proves that the changes of a process are logged, and an error that comes again and again once a minute.
 func TestLog(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		var logged strings.Builder

@@ -41,9 +41,8 @@ func TestStopped(t *testing.T) {
 	})
 }
 
-// TestOverdue proves that a function which doesn't return is told to the observer when
-// its grace is over, and that somebody else leads then and not before; that Resign returns with
-// its context nevertheless, and that Run waits for the function.
+// TestOverdue proves that a function which doesn't return is told to the observer when its grace is over, that
+// somebody else leads then and not before, and that Resign returns with its context, and Run waits.
 func TestOverdue(t *testing.T) {
 	for name, how := range map[string]func(p *process){
 		"resigned": func(p *process) {
@@ -82,8 +81,7 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// TestWatchdog proves that a function that gives no sign of life loses the leadership,
-// and one that does keeps it.
+// TestWatchdog proves that a function that gives no sign of life loses the leadership, and one that does keeps it.
 func TestWatchdog(t *testing.T) {
 	const limit = 4 * time.Second
 	inMemory(t, func(t *testing.T, c *cluster) {
@@ -234,9 +232,8 @@ func TestObserve(t *testing.T) {
 	})
 }
 
-// TestOnServers proves on every server that one of three leads, that what it writes is
-// fenced, that the next leads when it resigns, and who is told to lead; on guarded pools
-// and on a plain one.
+// TestOnServers proves on every server that one of three leads, that what it writes is fenced, that the next leads
+// when it resigns, and who is told to lead; on guarded pools and on a plain one.
 func TestOnServers(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
@@ -306,9 +303,8 @@ func write(pool *sql.DB, table string, term *elect.Term) error {
 	})
 }
 
-// TestThousandFollowers proves that a thousand processes that stand by send at most 250
-// statements in any second, also while leaders change, and when all that had a standby slot die;
-// and how long it takes until one leads then.
+// TestThousandFollowers proves that a thousand processes that stand by send at most 250 statements in any second,
+// also when all that had a standby slot die, and how long it takes until one leads then.
 func TestThousandFollowers(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		const followers = 1000

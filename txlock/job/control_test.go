@@ -145,8 +145,7 @@ func TestRuns(t *testing.T) {
 	})
 }
 
-// TestPurge proves which rows are deleted: of jobs that nobody has run for the time, and that
-// were not to run.
+// TestPurge proves which rows are deleted: of jobs that nobody has run for the time, and that were not to run.
 func TestPurge(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
@@ -181,9 +180,8 @@ func TestPurge(t *testing.T) {
 	})
 }
 
-// TestHealth proves what the table says of a job that stops, hangs or fails: when its last
-// process has stopped, it is overdue; while its function hangs, its time counts, and it takes too
-// long; and one that is paused is neither.
+// TestHealth proves what the table says of a job that has stopped, which is overdue, that hangs, which takes too
+// long, and that is paused, which is neither.
 func TestHealth(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		a, b := c.node(), c.node()
@@ -256,8 +254,7 @@ func TestScheduleDiffers(t *testing.T) {
 	})
 }
 
-// TestFirstLook proves that Run goes on over a server that can't be reached at first, and
-// returns what is permanent.
+// TestFirstLook proves that Run goes on over a server that can't be reached at first, and returns what is permanent.
 func TestFirstLook(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		n := c.node()

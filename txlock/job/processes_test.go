@@ -60,13 +60,9 @@ func (p *process) end(t *testing.T, kill bool) []string {
 	return strings.FieldsFunc(p.said.String(), func(r rune) bool { return r == '\n' })
 }
 
-// TestProcesses proves, on five processes with clocks from an hour behind to an hour ahead
-// that are killed at random, that jobs of a millisecond lose none of 300 ticks of 100 ms
-// with LOCKSTEP_LONG=1, else of 80, but those that the policy leaves out, which it tells, by
-// Every and by Cron; and that TickTx does each exactly once, and Tick at least once and never
-// beside itself.
-// What is wrong of the clock is what the package reads of it, which is the stopwatch, and nothing else, as
-// TestMachineClock proves.
+// TestProcesses proves, on five processes with clocks up to an hour wrong that are killed at random, that jobs lose
+// no tick but those that the policy leaves out, which it tells; that TickTx does each exactly once, and Tick at
+// least once and never beside itself. What is wrong of the clock is the stopwatch: see TestMachineClock.
 func TestProcesses(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		playProcesses(t, func() {}, db, db)
@@ -138,10 +134,8 @@ func playProcesses(t *testing.T, fail func(), db *testdb.DB, servers ...*testdb.
 // jobOf is the name of a job in childJobs, or plain, by its key.
 func jobOf(key string) string { return key[strings.LastIndex(key, ":")+1:] }
 
-// checkInstants checks each instant of a job from the first to the last: it was done, and
-// once by TickTx, or a process has told that it was left out or has failed. Who is killed
-// when it has begun a tick, and before it could tell, tells nobody: it explains the instants
-// before one, and no others.
+// checkInstants checks that each instant was done, once by TickTx, or was told as left out or failed. Who is killed
+// before it could tell explains the instants before one, and no others.
 func checkInstants(t *testing.T, db *testdb.DB, table, job string, every time.Duration, left [][2]int64, failed map[string]bool, faults int) {
 	t.Helper()
 	times := make(map[int64]int)
@@ -183,9 +177,8 @@ func checkInstants(t *testing.T, db *testdb.DB, table, job string, every time.Du
 	}
 }
 
-// TestKilledConnection proves that an instant whose transaction was lost with its connection is
-// done nevertheless, and once, on a plain pool and on a guarded one, although CatchUpAll gives up
-// a tick that has failed at the next instant.
+// TestKilledConnection proves that an instant whose transaction was lost with its connection is done nevertheless,
+// and once, although CatchUpAll gives up a tick that has failed at the next instant.
 func TestKilledConnection(t *testing.T) {
 	for _, guarded := range []bool{false, true} {
 		t.Run(fmt.Sprint("guarded ", guarded), func(t *testing.T) {
@@ -412,9 +405,8 @@ func runChild(in io.Reader) error {
 	return errors.Join(err, leases.Close(ctx))
 }
 
-// alone writes a row, under a lock of the server's. Another one that has the lock, and writes
-// a row after that, is at work; the server may still keep the lock for one that was killed,
-// or whose connection was closed, and writes nothing any more.
+// alone writes a row, under a lock of the server's. Another one that has the lock, and writes a row after that, is
+// at work; one that was killed may still have the lock, and writes nothing.
 func alone(ctx context.Context, db *sql.DB, table string, at time.Time) (err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {

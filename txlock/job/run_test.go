@@ -227,8 +227,7 @@ func TestSilentConnection(t *testing.T) {
 	})
 }
 
-// TestRunRefuses proves that what can't be run is refused at once, and that a schedule may
-// come to its end.
+// TestRunRefuses proves that what can't be run is refused at once, and that a schedule may come to its end.
 func TestRunRefuses(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		n := c.node()

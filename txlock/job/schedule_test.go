@@ -81,9 +81,8 @@ func TestBadSchedules(t *testing.T) {
 	}
 }
 
-// TestCron proves when crontab lines fire, also where the clocks of their zone are put
-// forward (Berlin, 29 March 2026, 02:00 to 03:00; Lord Howe, 4 October, by half an hour) and
-// back (25 October, 03:00 to 02:00): a line with given hours once each day.
+// TestCron proves when crontab lines fire, also where the clocks of their zone change (Berlin, 29 March and 25
+// October 2026; Lord Howe, 4 October, by half an hour): a line with given hours once each day.
 func TestCron(t *testing.T) {
 	t.Parallel()
 	for what, test := range map[string]struct {
@@ -131,8 +130,7 @@ func TestCron(t *testing.T) {
 	}
 }
 
-// TestLatest proves that the last instant of a long time is found without going through
-// all of them.
+// TestLatest proves that the last instant of a long time is found without going through all of them.
 func TestLatest(t *testing.T) {
 	t.Parallel()
 	after, now := instant(t, "1990-01-01T00:00:00Z"), instant(t, "2026-11-22T16:17:18.5Z")
@@ -168,9 +166,8 @@ func TestJitter(t *testing.T) {
 	}
 }
 
-// TestPlan proves what a process does next about each row, by each policy; of a paused job, that it is
-// nothing but what was requested, however often its process dies; and when a run that was requested is
-// begun: soon, whatever the jitter and the policy are, and behind all that CatchUpAll has missed.
+// TestPlan proves what a process does next about each row, by each policy; of a paused job, nothing but what was
+// requested; and when a run that was requested is begun: soon, and behind all that CatchUpAll has missed.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	begin := instant(t, "2026-11-22T16:00:00Z")

@@ -64,9 +64,8 @@ func count(t testing.TB, db *testdb.DB, query string) (n int) {
 	return n
 }
 
-// TestTickOnServers proves that of many who ask for an instant at once one works, on
-// guarded and plain pools, and that the table tells of it, also where SELECTs show one row
-// (sql_select_limit).
+// TestTickOnServers proves that of many who ask for an instant at once one works, on guarded and plain pools, and
+// that the table tells of it, also where SELECTs show one row (sql_select_limit).
 func TestTickOnServers(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
@@ -119,9 +118,8 @@ func TestTickOnServers(t *testing.T) {
 	})
 }
 
-// TestTickTxRollsBack proves that what a tick has written that fails, loses its lease or its
-// connection is not there, and that the tick is done by another call; that a deadlock is run
-// again, and that functions are called after the one COMMIT.
+// TestTickTxRollsBack proves that what a tick has written that fails, loses its lease or its connection is not
+// there, that a deadlock is run again, and that functions are called after the one COMMIT.
 func TestTickTxRollsBack(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, what VARCHAR(20)")
@@ -271,9 +269,8 @@ func TestTrips(t *testing.T) {
 	})
 }
 
-// TestLedger proves what the rows of jobs allow to whom: a lease begins a tick once, never one
-// that is done, nor one that is older than another that was begun, and who has lost the lease
-// begins and marks nothing.
+// TestLedger proves what the rows of jobs allow to whom: a lease begins a tick once, never one that is done, nor one
+// that is older than another that was begun, and who has lost the lease begins and marks nothing.
 func TestLedger(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		ledger, key := &sqlLedger{db: newPool(t, db, true)}, newKey().String()

@@ -113,9 +113,8 @@ func TestLostMark(t *testing.T) {
 	})
 }
 
-// TestClaims proves that Claim doesn't wait and says why it refuses, and who runs the tick, that
-// Finish marks once, and that who has lost a tick is told so, also when another one has done it
-// by then.
+// TestClaims proves that Claim doesn't wait and says why it refuses, and who runs the tick, that Finish marks once,
+// and that who has lost a tick is told so, also when another one has done it by then.
 func TestClaims(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		a, b := c.node(), c.node()
@@ -237,8 +236,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestTickWithinItself proves that a tick that would wait for itself is refused: in the function of a
-// tick of its key, whichever context it has, also where the function runs in a transaction. Ticks of
+// TestTickWithinItself proves that a tick that would wait for itself is refused, whichever context it has. Ticks of
 // other keys run there, and this one does afterwards.
 func TestTickWithinItself(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {

@@ -270,9 +270,8 @@ func outcome(t *testing.T, err error) string {
 	return value.AsString()
 }
 
-// TestNamesAreBounded proves that keys without a family, of which there may be any number, make
-// no more than 200 values of an attribute and "_OTHER", from many goroutines, and that what is
-// counted up and down is zero in the end for each of them.
+// TestNamesAreBounded proves that any number of keys without a family makes no more than 200 values of an attribute
+// and "_OTHER", from many goroutines, and that what is counted up and down is zero in the end.
 func TestNamesAreBounded(t *testing.T) {
 	t.Parallel()
 	o, reader := newObserver(t)

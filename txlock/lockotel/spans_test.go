@@ -18,9 +18,8 @@ import (
 	"github.com/dca00107/lockstep/txlock/lockotel"
 )
 
-// TestSpans proves that each answer is a span of the caller's trace which has lasted as
-// long as the call, with the attributes of the database, and with the key only if that was
-// asked for.
+// TestSpans proves that each answer is a span of the caller's trace which has lasted as long as the call, with the
+// attributes of the database, and with the key only if that was asked for.
 func TestSpans(t *testing.T) {
 	t.Parallel()
 	key := txlock.Named("order:42")

@@ -34,8 +34,7 @@ func gauges(t *testing.T, m metricdata.Metrics) string {
 	return strings.Join(text, "; ")
 }
 
-// TestOldest proves that the age of the oldest call that isn't answered yet is measured, however
-// the others end.
+// TestOldest proves that the age of the oldest call that isn't answered yet is measured, however the others end.
 func TestOldest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -27,10 +27,8 @@ var (
 	seed     = flag.Uint64("seed", 1, "the number of the first program")
 )
 
-// TestLocks runs random programs of transaction locks on servers and on a Kit, side by side, and
-// compares what the calls return. A program is data, and what its steps do is the same code on both:
-// see program_test.go. A Kit does as MariaDB: on MySQL programs read
-// nothing, since a stale snapshot is no end there.
+// TestLocks runs random programs of transaction locks on servers and on a Kit, side by side, and compares what the
+// calls return. A Kit does as MariaDB: on MySQL programs read nothing, since a stale snapshot is no end there.
 func TestLocks(t *testing.T) {
 	testdb.NeedsServer(t)
 	t.Parallel()
@@ -246,8 +244,7 @@ func (d *driver) start(s step, call func(*actor, step) answer) {
 	}()
 }
 
-// settled returns when the server's call waits, or has returned. Where the stand-in's
-// has, it is awaited.
+// settled returns when the server's call waits, or has returned. Where the stand-in's has, it is awaited.
 func (d *driver) settled(actor int, returned <-chan answer) (answer, bool, error) {
 	if d.memory.answer(actor) != nil {
 		select {
@@ -299,8 +296,7 @@ func (d *driver) shares() bool {
 	return false
 }
 
-// end ends what the program has left open: what doesn't wait, and then what has waited for
-// that.
+// end ends what the program has left open: what doesn't wait, and then what has waited for that.
 func (d *driver) end() {
 	end(d.real, d.calls)
 	d.memory.end(d.fake[:])
@@ -326,9 +322,8 @@ func end(actors [maxActors]*actor, calls [maxActors]chan answer) {
 	}
 }
 
-// memory is a Kit. Its actors live in a bubble of testing/synctest, where it is
-// known for certain who waits, and limits cost no time. The driver lives outside, as the
-// server does, and sends it functions.
+// memory is a Kit. Its actors live in a bubble of testing/synctest, where it is known who waits, and limits cost no
+// time. The driver lives outside, and sends it functions.
 type memory struct {
 	sessions
 	bubble chan func()

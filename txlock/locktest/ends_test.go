@@ -216,9 +216,8 @@ func TestLeaseInReadOnly(t *testing.T) {
 	})
 }
 
-// TestKilledForItsLease has a session that is ended for the lease of its transaction: its locks are free,
-// and whatever is sent next finds the connection lost. After a statement that isn't COMMIT, it is known that
-// nothing is committed.
+// TestKilledForItsLease has a session that is ended for the lease of its transaction: its locks are free, what is
+// sent next finds the connection lost, and without a COMMIT it is known that nothing is committed.
 func TestKilledForItsLease(t *testing.T) {
 	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, table string, key txlock.Key) {
 		for name, next := range map[string]func(tx *sql.Tx, scope *txlock.Scope) error{

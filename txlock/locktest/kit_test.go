@@ -122,8 +122,7 @@ func log(k *locktest.Kit) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestRun locks, hands the statements to the mock, and notes what has happened, also of a statement that
-// commits.
+// TestRun locks, hands the statements to the mock, and notes what has happened, also of a statement that commits.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	for _, commitWith := range []bool{false, true} {

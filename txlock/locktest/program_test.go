@@ -13,8 +13,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// program is what a few actors do, one step at a time. A step of an actor whose last one
-// still waits is left out.
+// program is what a few actors do, one step at a time. A step of an actor whose last one still waits is left out.
 type program struct {
 	keys  []kind // what the keys are like at the beginning
 	steps []step
@@ -130,8 +129,7 @@ type actor struct {
 	versions map[int]uint64
 }
 
-// answer is what a call has returned: what it is in words, and tokens, whose numbers
-// differ from world to world.
+// answer is what a call has returned: what it is in words, and tokens, whose numbers differ from world to world.
 type answer struct {
 	text   string
 	tokens []keyToken
@@ -142,8 +140,7 @@ type keyToken struct {
 	token uint64
 }
 
-// names give tokens the same names in both worlds: those of a key are numbered as they
-// come.
+// names give tokens the same names in both worlds: those of a key are numbered as they come.
 type names map[keyToken]int
 
 func (n names) of(a answer) string {
@@ -215,8 +212,7 @@ func granted(grant txlock.Grant, err error) answer {
 	return a
 }
 
-// The limits of WaitAtMost: one that ends while nobody else does anything, and one that
-// doesn't end in the test.
+// The limits of WaitAtMost: one that ends while nobody else does anything, and one that doesn't end in the test.
 const (
 	short = 200 * time.Millisecond
 	long  = time.Hour
@@ -249,8 +245,7 @@ func (a *actor) all(s step) (keys []txlock.Key) {
 	return keys
 }
 
-// endOfLocks ends all transactions, those that wait after the others, and reads what was
-// committed.
+// endOfLocks ends all transactions, those that wait after the others, and reads what was committed.
 func endOfLocks(p program) (steps []step) {
 	for range maxActors {
 		for i := range maxActors {

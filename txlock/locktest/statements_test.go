@@ -23,8 +23,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
-// TestPrepared prepares a statement of the program, and one of lockstep's own as GORM does with
-// PrepareStmt.
+// TestPrepared prepares a statement of the program, and one of lockstep's own as GORM does with PrepareStmt.
 func TestPrepared(t *testing.T) {
 	t.Parallel()
 	k, mock := onMock(t)
@@ -63,8 +62,7 @@ func everywhere(t *testing.T, test func(t *testing.T, k *locktest.Kit, pool *sql
 	}
 }
 
-// asText returns a function that sends statements of the program on one connection, and one that
-// locks there.
+// asText returns a function that sends statements of the program on one connection, and one that locks there.
 func asText(t *testing.T, pool *sql.DB) (send func(queries ...string), lock func(key txlock.Key) error) {
 	t.Helper()
 	conn := leasetest.Got(pool.Conn(t.Context()))(t)
@@ -229,8 +227,7 @@ func TestFirstSavepoint(t *testing.T) {
 	})
 }
 
-// TestLockGoneByDDL has statements behind one that has committed their transaction, on a pool that
-// isn't guarded.
+// TestLockGoneByDDL has statements behind one that has committed their transaction, on a pool that isn't guarded.
 func TestLockGoneByDDL(t *testing.T) {
 	t.Parallel()
 	k, mock, fails := onSaid(t)

@@ -21,12 +21,10 @@ import (
 	"github.com/dca00107/lockstep/txlock/quorum"
 )
 
-// The explorer decides what happens next, at the seam between the managers and the stores
-// of their nodes: which call reaches its node, which answer is late or lost, when time
-// passes, and which node loses its data or has its clock set. All else is the real code, on
-// three nodes in memory. One run is one row of such decisions. The first of those that are
-// possible is always the oldest call, and any other is a deviation: TestExplorer takes all
-// runs with a few deviations, and others at random.
+// The explorer decides what happens next at the seam between the managers and the stores of their nodes: which call
+// reaches its node, which answer is late or lost, when time passes, and which node loses its data or has its clock
+// set. The first decision that is possible is always the oldest call, and any other is a deviation: TestExplorer
+// takes all runs with a few deviations, and others at random.
 
 const (
 	exploredTTL  = 10 * time.Second
@@ -154,8 +152,7 @@ func (w *world) checkFree(t *testing.T) {
 	}
 }
 
-// all takes every run with so many deviations at most, and returns how many these are, and
-// the first violation.
+// all takes every run with so many deviations at most, and returns how many these are, and the first violation.
 func (x *exploration) all(t *testing.T, deviations int) (runs int, wrong string) {
 	var from func(script []int, left int)
 	from = func(script []int, left int) {
@@ -212,13 +209,10 @@ func (x *exploration) wander(t *testing.T, seed uint64) (wrong string) {
 
 func way(d decision) [2]int { return [2]int{d.call.client, d.call.node} }
 
-// TestExplorer proves that of several clients one holds the lease at a time, that the token
-// of each grant is above all before, that a grant is held when it is returned, and that no
-// node is kept for nobody: in whatever order the calls reach the nodes, whichever are late
-// or lost, when time passes, clients are stopped, a node loses its data or a clock is set
-// back. It proves that it finds what breaks this, by a clock that is set forward and a node
-// without data that counts at once. Under the race detector, which is to see the managers
-// beside each other, it takes few of the runs; make quick takes all, without it.
+// TestExplorer proves that of several clients one holds the lease at a time, that tokens rise, that a grant is held
+// when it is returned, and that no node is kept for nobody, whatever the explorer decides; and that it finds what
+// breaks this. Under the race detector, which is to see the managers beside each other, it takes few of the runs;
+// make quick takes all.
 func TestExplorer(t *testing.T) {
 	t.Parallel()
 	for _, x := range []*exploration{
@@ -387,8 +381,7 @@ func (w *world) decide(choose func(all []decision) int) {
 	}
 }
 
-// possible returns what may happen next: first the call that has waited for longest. The
-// caller holds world.mu.
+// possible returns what may happen next: first the call that has waited for longest. The caller holds world.mu.
 func (w *world) possible() (all []decision) {
 	slices.SortFunc(w.fresh, func(a, b *call) int {
 		return cmp.Or(cmp.Compare(a.client, b.client), cmp.Compare(a.node, b.node), cmp.Compare(a.op, b.op))

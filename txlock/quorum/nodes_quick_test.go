@@ -19,9 +19,8 @@ import (
 	"github.com/dca00107/lockstep/txlock/quorum"
 )
 
-// TestMajorityOfNodes proves that a lease is granted, and goes on, while no more than a
-// minority of the nodes is down, that nothing is held where a majority is, and that a node
-// which joins later knows of the token, however far that is ahead of the node's clock.
+// TestMajorityOfNodes proves that a lease is granted, and goes on, while a minority of the nodes is down, that
+// nothing is held where a majority is, and that a node which joins later knows of the token, whatever its clock is.
 func TestMajorityOfNodes(t *testing.T) {
 	for down := range 6 {
 		t.Run("", func(t *testing.T) {
@@ -194,9 +193,8 @@ func TestLeftIsThatOfTheMajority(t *testing.T) {
 	})
 }
 
-// TestCloseAwaitsTheNodes proves that Close returns when the nodes have answered what was
-// asked of them before, and what they have granted is released: also one that answers
-// late, to a call that is over, and one that is taken in again.
+// TestCloseAwaitsTheNodes proves that Close returns when the nodes have answered, and what they have granted is
+// released: also by one that answers late, to a call that is over, and one that is taken in again.
 func TestCloseAwaitsTheNodes(t *testing.T) {
 	for name, call := range map[string]func(t *testing.T, m *quorum.Manager, stores []*memstore.Store, speak func()){
 		"a lease": func(t *testing.T, m *quorum.Manager, _ []*memstore.Store, speak func()) {
@@ -386,8 +384,7 @@ func TestNewNodesCountLater(t *testing.T) {
 	})
 }
 
-// TestBusyNamesAHolder proves that with NameHolders a refusal names who holds the lease of a
-// node.
+// TestBusyNamesAHolder proves that with NameHolders a refusal names who holds the lease of a node.
 func TestBusyNamesAHolder(t *testing.T) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
@@ -406,8 +403,7 @@ func TestBusyNamesAHolder(t *testing.T) {
 	})
 }
 
-// TestLimitsOfAWait proves that a wait ends with its limit, with its context and with Close,
-// and a try at once.
+// TestLimitsOfAWait proves that a wait ends with its limit, with its context and with Close, and a try at once.
 func TestLimitsOfAWait(t *testing.T) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()

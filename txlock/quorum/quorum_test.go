@@ -17,8 +17,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/quorum"
 )
 
-// handle and manager are what a program may want of a lease, over one database or
-// several.
+// handle and manager are what a program may want of a lease, over one database or several.
 type handle interface {
 	Key() txlock.Key
 	Token() uint64
@@ -46,8 +45,7 @@ var (
 	_ manager[*quorum.Lease] = (*quorum.Manager)(nil)
 )
 
-// noDatabases makes managers whose databases don't exist: what is refused before
-// anything is sent doesn't need them.
+// noDatabases makes managers whose databases don't exist: what is refused before anything is sent doesn't need them.
 func noDatabases(t *testing.T, n int, options ...lease.ManagerOption) []*lease.Manager {
 	t.Helper()
 	var managers []*lease.Manager
@@ -143,9 +141,8 @@ func lose(t testing.TB, db *testdb.DB) {
 	createLeases(t, db)
 }
 
-// TestInstall proves that new databases count at once only by Install, and only where all answer
-// and none of them has been used before; and that those that come back empty don't let anybody in
-// beside the holder, and count again after MaxTTL and ClockSkew.
+// TestInstall proves that new databases count at once only by Install, and only where all answer and none has been
+// used before; those that come back empty let nobody in, and count again after MaxTTL and ClockSkew.
 func TestInstall(t *testing.T) {
 	t.Parallel()
 	const skew = time.Hour // by which a test may be late
@@ -207,10 +204,8 @@ func TestSameDatabase(t *testing.T) {
 	}
 }
 
-// BenchmarkAcquireRelease takes and releases a lease of five databases, beside five
-// leases of one database each, one after the other, in turns, so that both meet the
-// same load. It reports the time of each and their ratio, and the goroutines that are
-// there while the lease is held beyond those before.
+// BenchmarkAcquireRelease takes and releases a lease of five databases, in turns with five leases of one each. It
+// reports the time of each, their ratio, and the goroutines that are there while the lease is held.
 func BenchmarkAcquireRelease(b *testing.B) {
 	nodes := newNodes(b, 5)
 	m, singles := newQuorum(b, nodes), newLeases(b, nodes)
