@@ -89,18 +89,12 @@ func TestWatchJobs(t *testing.T) {
 				must(t, errors.Join(jobs.Close(context.WithoutCancel(ctx)), m.Close(context.WithoutCancel(ctx))))
 			}()
 			at, broken := time.Unix(1_700_000_000, 0), errors.New("no paper")
-			for name, fails := range map[string]int{"a": 0, "b": 2} {
-				for i := range fails + 1 {
-					_, err := jobs.Tick(ctx, txlock.Named(name), at.Add(time.Duration(i)*time.Minute), func(context.Context, time.Time) error {
-						if i > 0 {
-							return broken
-						}
-						return nil
-					})
-					if !errors.Is(err, broken) {
-						must(t, err)
-					}
-				}
+			for i, tick := range []struct {
+				job  string
+				want error
+			}{{"a", nil}, {"b", nil}, {"b", broken}, {"b", broken}} {
+				_, err := jobs.Tick(ctx, txlock.Named(tick.job), at.Add(time.Duration(max(0, i-1))*time.Minute), func(context.Context, time.Time) error { return tick.want })
+				leasetest.Wants(t, "Tick", err, tick.want)
 			}
 			c := leasetest.Got(jobs.Claim(ctx, txlock.Named("c"), at))(t)
 			const ago = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) - 1000000 * "
