@@ -1,7 +1,6 @@
 package job
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -348,29 +347,21 @@ var childJobs = map[string]struct {
 
 // child runs these jobs, and one with Run, until its input ends, or it is killed.
 func child() {
-	if err := runChild(os.Stdin); err != nil {
-		fmt.Fprintln(os.Stderr, os.Getenv(childName), err)
-		os.Exit(1)
+	name, table := os.Getenv(childName), os.Getenv(childTable)
+	check := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, name, err)
+			os.Exit(1)
+		}
 	}
-}
-
-func runChild(in io.Reader) error {
 	off, err := time.ParseDuration(os.Getenv(childClock))
-	if err != nil {
-		return err
-	}
+	check(err)
 	machine = func() time.Time { return time.Now().Add(off) }
 	db, err := locksqlc.Open(os.Getenv(childDSN))
-	if err != nil {
-		return err
-	}
-	defer db.Close()
+	check(err)
 	leases, err := lease.NewManager(db, lease.TTL(childTTL))
-	if err != nil {
-		return err
-	}
-	table := os.Getenv(childTable)
-	jobs, err := New(db, leases, InstanceName(os.Getenv(childName)), Log(nil), Observe(func(_ context.Context, e Event) {
+	check(err)
+	jobs, err := New(db, leases, InstanceName(name), Log(nil), Observe(func(_ context.Context, e Event) {
 		if e.Kind == RunError || e.Kind == Failed {
 			fmt.Println(e.Kind, e.Key, e.At.UnixMicro(), e.Err)
 		}
@@ -378,31 +369,28 @@ func runChild(in io.Reader) error {
 			fmt.Println(e.Kind, e.Key, e.From.UnixMicro(), e.At.UnixMicro())
 		}
 	}))
-	if err != nil {
-		return err
-	}
+	check(err)
 	ended := make(chan error, 1+len(childJobs))
 	go func() {
 		ended <- jobs.Run(context.Background(), txlock.Named(table+":plain"), Every(childEvery), func(ctx context.Context, at time.Time) error {
 			return alone(ctx, db, table, at)
 		}, Missed(CatchUpAll))
 	}()
-	for name, job := range childJobs {
+	for of, job := range childJobs {
 		go func() {
-			ended <- jobs.RunTx(context.Background(), txlock.Named(table+":"+name), job.schedule, func(ctx context.Context, tx *sql.Tx, at time.Time) error {
-				_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES (?, ?, ?)", name, at.UnixMicro(), os.Getenv(childName))
-				return err
+			ended <- jobs.RunTx(context.Background(), txlock.Named(table+":"+of), job.schedule, func(ctx context.Context, tx *sql.Tx, at time.Time) error {
+				return second(tx.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES (?, ?, ?)", of, at.UnixMicro(), name))
 			}, Missed(job.missed), Grace(time.Second))
 		}()
 	}
-	_, err = io.Copy(io.Discard, bufio.NewReader(in))
+	_, err = io.Copy(io.Discard, os.Stdin)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	err = errors.Join(err, jobs.Close(ctx))
 	for range cap(ended) {
 		err = errors.Join(err, <-ended)
 	}
-	return errors.Join(err, leases.Close(ctx))
+	check(errors.Join(err, leases.Close(ctx), db.Close()))
 }
 
 // alone writes a row, under a lock of the server's. Another one that has the lock, and writes a row after that, is
