@@ -187,27 +187,6 @@ func TestReaders(t *testing.T) {
 	})
 }
 
-// TestAround proves that what is shown of a key has what its holder waits for, up to the root.
-func TestAround(t *testing.T) {
-	t.Parallel()
-	table := ops.Wait{Row: ops.Row{Kind: ops.Table, Table: "stock"}, Session: 2, Blockers: []uint64{1}}
-	row := ops.Wait{Row: ops.Row{Kind: ops.Other, Table: "stock (PRIMARY)"}, Session: 3, Blockers: []uint64{2}}
-	held := []ops.Lock{{Row: ops.Row{Kind: ops.Named, Key: "a"}, Session: 3}, {Row: ops.Row{Kind: ops.Named, Key: "b"}, Session: 9}}
-	for name, c := range map[string]struct {
-		waits []ops.Wait
-		want  string
-	}{
-		"nothing":               {nil, ""},
-		"waiters":               {[]ops.Wait{wait("a", 4, 3), wait("b", 5, 9)}, "a[3](4 )"},
-		"the holder waits":      {[]ops.Wait{row, wait("b", 5, 9)}, "[2](3 )"},
-		"and its root":          {[]ops.Wait{table, row, wait("a", 4, 3), wait("b", 5, 9)}, "[1](2 [2](3 a[3](4 )))"},
-		"not who waits for row": {[]ops.Wait{{Row: row.Row, Session: 7, Blockers: []uint64{3}}}, ""},
-	} {
-		p := &ops.Picture{Waits: c.waits, Locks: held}
-		leasetest.Equal(t, name+": the tree", flat(p.Around(func(r ops.Row) bool { return r.Key == "a" }).Tree()), c.want)
-	}
-}
-
 func wait(key string, session uint64, blockers ...uint64) ops.Wait {
 	return ops.Wait{Row: ops.Row{Kind: ops.Named, Key: key}, Session: session, Blockers: blockers}
 }
@@ -230,9 +209,13 @@ func flat(nodes []*ops.Node) string {
 	return strings.Join(all, " ")
 }
 
-// TestTree draws chains, a queue, a holder of two rows, and circles.
+// TestTree draws chains, a queue, a holder of two rows, and circles; and around a key, which session 3 holds, what
+// its holder waits for, up to the root.
 func TestTree(t *testing.T) {
 	t.Parallel()
+	table := ops.Wait{Row: stock, Session: 2, Blockers: []uint64{1}}
+	row := ops.Wait{Row: ops.Row{Kind: ops.Other, Table: "stock (PRIMARY)"}, Session: 3, Blockers: []uint64{2}}
+	held := []ops.Lock{{Row: ops.Row{Kind: ops.Named, Key: "a"}, Session: 3}, {Row: ops.Row{Kind: ops.Named, Key: "b"}, Session: 9}}
 	for name, c := range map[string]struct {
 		waits []ops.Wait
 		want  string
@@ -244,11 +227,19 @@ func TestTree(t *testing.T) {
 		"readers":    {[]ops.Wait{wait("a", 3, 1, 2)}, "a[1 2](3 )"},
 		"unknown":    {[]ops.Wait{wait("a", 3)}, "a[](3 )"},
 		"a circle":   {[]ops.Wait{wait("a", 2, 1), wait("b", 1, 2)}, "a[1]!(2 b[2](1 ))"},
-		"behind DDL": {[]ops.Wait{{Row: stock, Session: 2, Blockers: []uint64{1}}, {Row: stock, Session: 3, Blockers: []uint64{2}, Queued: true}, wait("a", 4, 3)}, "[1](2 [2](3 a[3](4 )))"},
+		"behind DDL": {[]ops.Wait{table, {Row: stock, Session: 3, Blockers: []uint64{2}, Queued: true}, wait("a", 4, 3)}, "[1](2 [2](3 a[3](4 )))"},
 		"unsure":     {[]ops.Wait{wait("a", 2, 1), {Row: stock, Session: 1, Blockers: []uint64{2}, Unsure: true}}, "a[1](2 [2](1 ))"},
 		"and a tail": {[]ops.Wait{wait("a", 2, 1), wait("b", 1, 2), wait("b", 3, 2)}, "a[1]!(2 b[2](1 )(3 ))"},
+
+		"around: waiters":               {[]ops.Wait{wait("a", 4, 3), wait("b", 5, 9)}, "a[3](4 )"},
+		"around: the holder waits":      {[]ops.Wait{row, wait("b", 5, 9)}, "[2](3 )"},
+		"around: and its root":          {[]ops.Wait{table, row, wait("a", 4, 3), wait("b", 5, 9)}, "[1](2 [2](3 a[3](4 )))"},
+		"around: not who waits for row": {[]ops.Wait{{Row: row.Row, Session: 7, Blockers: []uint64{3}}}, ""},
 	} {
-		p := &ops.Picture{Waits: c.waits}
+		p := &ops.Picture{Waits: c.waits, Locks: held}
+		if strings.HasPrefix(name, "around") {
+			p = p.Around(func(r ops.Row) bool { return r.Key == "a" })
+		}
 		leasetest.Equal(t, name+": the tree", flat(p.Tree()), c.want)
 	}
 }
