@@ -233,10 +233,13 @@ func TestJobs(t *testing.T) {
 		all := leasetest.Got(room.Jobs(ctx))(t)
 		var said []string
 		for _, j := range all.Jobs {
-			said = append(said, fmt.Sprint(j.Key, " ", j.State, " took ", j.Took.Known(), " requested ", !j.Requested.IsZero(), " ", j.PausedBy, strings.Join(j.Trouble(all.Now), "; ")))
+			said = append(said, fmt.Sprint(j.Key, " ", j.State, " took ", j.Took.Known(), " requested ", !j.Requested.IsZero(), " ",
+				j.PausedBy, strings.Join(j.Trouble(all.Now), "; ")))
 		}
-		leasetest.Says(t, "the jobs", strings.Join(said, "\n"), "died died took false requested false overdue by 1h0m; it lost its lease without a result\ndone done took true requested false \n"+
-			"fails failed took true requested false failed 2 times in ", ": no paper\nlate done took true requested false overdue by 2h0m; another process runs it by Every(2h0m0s)",
+		leasetest.Says(t, "the jobs", strings.Join(said, "\n"),
+			"died died took false requested false overdue by 1h0m; it lost its lease without a result\ndone done took true requested false \n"+
+				"fails failed took true requested false failed 2 times in ",
+			": no paper\nlate done took true requested false overdue by 2h0m; another process runs it by Every(2h0m0s)",
 			"\npaused paused took true requested true alicepaused by alice ", "\nruns running took true requested false too long by 9m")
 		if j, _ := all.Job("runs"); time.Since(all.Now).Abs() > time.Minute || j.Took < 590 || j.Took > 900 {
 			t.Errorf("at %v the job that runs has taken %v", all.Now, j.Took)

@@ -314,7 +314,8 @@ func TestClusters(t *testing.T) {
 			return len(found)
 		}
 		for answer, text := range map[string]string{
-			"'wsrep_on', 'ON'": "wsrep_on is ON", "'group_replication_single_primary_mode', 'OFF'": "group_replication_single_primary_mode is OFF", "'', '' LIMIT 0": "one server takes writes",
+			"'wsrep_on', 'ON'": "wsrep_on is ON", "'', '' LIMIT 0": "one server takes writes",
+			"'group_replication_single_primary_mode', 'OFF'": "group_replication_single_primary_mode is OFF",
 		} {
 			says("cluster", func(query string) (string, error) {
 				return strings.Replace(query, schema.ClusterQuery, "SELECT "+answer, 1), nil
