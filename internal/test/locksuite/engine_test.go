@@ -1,15 +1,19 @@
 package locksuite_test
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"errors"
 	"maps"
 	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -43,15 +47,13 @@ func (on foreign) begun(ctx context.Context, f func(tx *sql.Tx) error) error {
 	return errors.Join(f(tx), tx.Rollback())
 }
 
-// locked calls f with the scope of a transaction.
-func (on foreign) locked(ctx context.Context, f func(s *txlock.Scope) error) error {
-	return on.begun(ctx, func(tx *sql.Tx) error {
-		s, err := txlock.Join(ctx, tx)
-		if err != nil {
-			return err
-		}
-		return f(s)
-	})
+// connected calls f with a connection.
+func (on foreign) connected(ctx context.Context, f func(conn *sql.Conn) error) error {
+	conn, err := on.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(conn), conn.Close())
 }
 
 func (on foreign) runner() *jobs.Jobs {
@@ -69,27 +71,19 @@ func ran(*sql.Tx) error { return errRan }
 // firstCalls are the calls by which a program may begin.
 var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 	"Join": func(ctx context.Context, on foreign) error {
-		return on.locked(ctx, func(*txlock.Scope) error { return errRan })
+		return on.begun(ctx, func(tx *sql.Tx) error { return cmp.Or(second(txlock.Join(ctx, tx)), errRan) })
 	},
 	"Join of a *sql.Conn": func(ctx context.Context, on foreign) error {
-		conn, err := on.Conn(ctx)
-		if err != nil {
-			return err
-		}
-		tx, err := conn.BeginTx(ctx, nil)
-		if err != nil {
-			return err
-		}
-		_, err = txlock.Join(ctx, tx, txlock.NothingRead())
-		return errors.Join(err, tx.Rollback(), conn.Close())
+		return on.connected(ctx, func(conn *sql.Conn) error {
+			tx, err := conn.BeginTx(ctx, nil)
+			if err != nil {
+				return err
+			}
+			return errors.Join(second(txlock.Join(ctx, tx, txlock.NothingRead())), tx.Rollback())
+		})
 	},
 	"Join of none": func(ctx context.Context, on foreign) error {
-		conn, err := on.Conn(ctx)
-		if err != nil {
-			return err
-		}
-		_, err = txlock.Join(ctx, noTx{conn})
-		return errors.Join(err, conn.Close())
+		return on.connected(ctx, func(conn *sql.Conn) error { return second(txlock.Join(ctx, noTx{conn})) })
 	},
 	"Run": func(ctx context.Context, on foreign) error {
 		return locksqlc.Run(ctx, on.DB, []txlock.Key{on.key}, ran)
@@ -132,10 +126,10 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 		return on.leases.Do(ctx, on.key, func(context.Context, *lease.Lease) error { return errRan })
 	},
 	"Tick": func(ctx context.Context, on foreign) error {
-		return second(on.runner().Tick(ctx, on.key, time.Now().Add(-time.Minute), func(context.Context, time.Time) error { return errRan }))
+		return second(on.runner().Tick(ctx, on.key, time.Now().Add(-time.Minute), ranTick))
 	},
 	"job.Run": func(ctx context.Context, on foreign) error {
-		return on.runner().Run(ctx, on.key, jobs.Every(time.Second), func(context.Context, time.Time) error { return errRan })
+		return on.runner().Run(ctx, on.key, jobs.Every(time.Second), ranTick)
 	},
 	"job.RunTx of a job that is known": func(ctx context.Context, on foreign) error {
 		return on.runner().RunTx(ctx, txlock.Named(known), jobs.Every(time.Second), func(context.Context, *sql.Tx, time.Time) error { return errRan })
@@ -152,12 +146,13 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 		if err != nil {
 			return err
 		}
-		_, err = m.TryAcquire(ctx, on.key)
-		return errors.Join(err, m.Close(ctx))
+		return errors.Join(second(m.TryAcquire(ctx, on.key)), m.Close(ctx))
 	},
 	"Install": func(ctx context.Context, on foreign) error { return schema.Install(ctx, on.DB) },
 	"Check":   func(ctx context.Context, on foreign) error { return schema.Check(ctx, on.DB) },
 }
+
+func ranTick(context.Context, time.Time) error { return errRan }
 
 // known is the name of a job that has a row.
 const known = "test:engine:known"
@@ -200,65 +195,134 @@ var leaseCalls = map[string]error{
 // each kind is refused, and sends nothing that locks or writes.
 func TestOtherEngine(t *testing.T) {
 	t.Parallel()
+	onPools(t, "", func(t *testing.T, db *testdb.DB, guarded bool) {
+		db.Exec(t, "INSERT IGNORE INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) VALUES ('"+known+"', 2, 2, 1, '-', 0, 0, 0, 0, '-', 0)")
+		calls, rewrite, on := maps.Clone(firstCalls), locksuite.AsAnotherEngine, foreign{}
+		if db.Engine().Guarded() {
+			for _, name := range []string{"Guard", "Install", "Check", "job.Run", "job.RunTx of a job that is known", "a majority"} { // their packages test them
+				delete(calls, name)
+			}
+			works, pool := maps.Clone(leaseCalls), db.Connect(t)
+			if guarded {
+				maps.Copy(works, lockingCalls)
+				if db.Engine() == testdb.Vitess {
+					delete(works, "Run at READ COMMITTED") // it may ignore that
+				}
+				pool = poolOf(t, db, true)
+			}
+			for name, want := range works {
+				wants(t, name, calls[name](t.Context(), foreign{DB: pool, leases: manage(t, pool), key: unused()}), want)
+				delete(calls, name)
+			}
+			rewrite = func(text string) string { return text }
+		} else {
+			on.held = leasetest.Got(manage(t, db.Connect(t)).Acquire(t.Context(), unused()))(t)
+		}
+		open, wire := onAnother(t, db, guarded, rewrite)
+		on.DB = open(t)
+		for _, pool := range []*sql.DB{on.DB, open(t), open(t)} {
+			on.nodes = append(on.nodes, manage(t, pool))
+		}
+		ctx := leasetest.Limited(t, 2*time.Minute) // of a Run that goes on
+		for name, call := range calls {
+			on.leases, on.key = manage(t, on.DB), unused()
+			before := len(wire.Sent())
+			if err := call(ctx, on); !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan) {
+				t.Errorf("%s: %v, want ErrEngine", name, err)
+			}
+			for _, text := range wire.Sent()[before:] {
+				if writes.MatchString(text) {
+					t.Errorf("%s has sent %s", name, text)
+				}
+			}
+			for _, table := range []string{"locks", "leases", "once", "jobs"} {
+				rows := count(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_"+table+" WHERE name = ?", on.key.String())
+				leasetest.Equal(t, name+": rows of the key in "+table, rows, 0)
+			}
+		}
+	})
+}
+
+// onPools runs a test on each engine with a guarded pool and with a plain one.
+func onPools(t *testing.T, name string, test func(t *testing.T, db *testdb.DB, guarded bool)) {
 	for _, engine := range testdb.Engines() {
-		for _, guarded := range []bool{false, true} {
-			t.Run(string(engine)+map[bool]string{false: "/plain", true: "/guarded"}[guarded], func(t *testing.T) {
+		for pool, guarded := range map[string]bool{"plain": false, "guarded": true} {
+			t.Run(name+string(engine)+"/"+pool, func(t *testing.T) {
 				t.Parallel()
-				db := testdb.Open(t, engine)
-				db.Exec(t, "INSERT IGNORE INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) VALUES ('"+known+"', 2, 2, 1, '-', 0, 0, 0, 0, '-', 0)")
-				calls, rewrite, on := maps.Clone(firstCalls), locksuite.AsAnotherEngine, foreign{}
-				if engine.Guarded() {
-					for _, name := range []string{"Guard", "Install", "Check", "job.Run", "job.RunTx of a job that is known", "a majority"} { // their packages test them
-						delete(calls, name)
-					}
-					works, pool := maps.Clone(leaseCalls), db.Connect(t)
-					if guarded {
-						maps.Copy(works, lockingCalls)
-						if engine == testdb.Vitess {
-							delete(works, "Run at READ COMMITTED") // it may ignore that
-						}
-						pool = poolOf(t, db, true)
-					}
-					for name, want := range works {
-						if err := calls[name](t.Context(), foreign{DB: pool, leases: manage(t, pool), key: txlock.Named("test:" + rand.Text())}); !errors.Is(err, want) {
-							t.Errorf("%s: %v, want %v", name, err, want)
-						}
-						delete(calls, name)
-					}
-					rewrite = func(text string) string { return text }
-				} else {
-					var err error
-					if on.held, err = manage(t, db.Connect(t)).Acquire(t.Context(), txlock.Named("test:"+rand.Text())); err != nil {
-						t.Fatal(err)
-					}
-				}
-				open, wire := onAnother(t, db, guarded, rewrite)
-				on.DB = open(t)
-				for _, pool := range []*sql.DB{on.DB, open(t), open(t)} {
-					on.nodes = append(on.nodes, manage(t, pool))
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // of a Run that goes on
-				defer cancel()
-				for name, call := range calls {
-					on.leases, on.key = manage(t, on.DB), txlock.Named("test:"+rand.Text())
-					before := len(wire.Sent())
-					if err := call(ctx, on); !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan) {
-						t.Errorf("%s: %v, want ErrEngine", name, err)
-					}
-					for _, text := range wire.Sent()[before:] {
-						if writes.MatchString(text) {
-							t.Errorf("%s has sent %s", name, text)
-						}
-					}
-					for _, table := range []string{"locks", "leases", "once", "jobs"} {
-						var n int
-						err := db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_"+table+" WHERE name = ?", on.key.String()).Scan(&n)
-						if err != nil || n > 0 {
-							t.Errorf("%s: lockstep_%s has %d rows of the key, %v", name, table, n, err)
-						}
-					}
-				}
+				test(t, testdb.Open(t, engine), guarded)
 			})
 		}
 	}
+}
+
+// TestOddEngines: so is a server that answers what locks rely on, but not all as MySQL and
+// MariaDB do. Only Check finds out all of it.
+func TestOddEngines(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		text, instead string
+		join, runs    bool // whether Join of a plain pool and Install find it; a guarded pool finds what Install does
+	}{
+		"a transaction is not seen":     {rawsql.Probe, "DO 0", true, false},
+		"a transaction is always seen":  {rawsql.Probe, "SIGNAL SQLSTATE '25001' SET MYSQL_ERRNO = 1568", false, false},
+		"the snapshot is that of BEGIN": {"START TRANSACTION", "START TRANSACTION WITH CONSISTENT SNAPSHOT", false, false},
+		"the question isn't understood": {"(SELECT MIN(", "(SELECT MIN[", true, true},
+	} {
+		onPools(t, name+"/", func(t *testing.T, db *testdb.DB, guarded bool) {
+			open, wire := onAnother(t, db, guarded, func(text string) string { return strings.Replace(text, c.text, c.instead, 1) })
+			pool := open(t)
+			wants(t, "Check", schema.Check(t.Context(), pool), schema.ErrEngine)
+			if err := schema.Install(t.Context(), pool); errors.Is(err, schema.ErrEngine) != c.runs {
+				t.Errorf("Install: %v", err)
+			}
+			switch {
+			case !c.join:
+				return
+			case guarded && !c.runs:
+				contradicted(t, pool)
+				return
+			}
+			before := len(wire.Sent())
+			err := locksqlc.Run(t.Context(), pool, []txlock.Key{unused()}, ran)
+			if !errors.Is(err, schema.ErrEngine) || slices.ContainsFunc(wire.Sent()[before:], writes.MatchString) {
+				t.Errorf("Run: %v, sent %q", err, wire.Sent()[before:])
+			}
+		})
+	}
+}
+
+// contradicted ends a statement by an error after which a guarded pool asks whether the
+// transaction is still open. A success that says itself that it is can't be believed.
+func contradicted(t *testing.T, pool *sql.DB) {
+	t.Helper()
+	tx, err := pool.BeginTx(t.Context(), nil)
+	check(t, err)
+	defer func() { _ = tx.Rollback() }()
+	check(t, second(txlock.Join(t.Context(), tx)))
+	wants(t, "a statement that fails", second(tx.ExecContext(t.Context(), "CREATE TABLE lockstep_broken (")), schema.ErrEngine)
+	wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
+}
+
+// TestEngineBecomesAnother: a job ends when the server does not answer any more as it did, which
+// a failover to another engine brings.
+func TestEngineBecomesAnother(t *testing.T) {
+	t.Parallel()
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		var another atomic.Bool
+		open, _ := onAnother(t, testdb.Open(t, engine), false, func(text string) string {
+			if another.Load() {
+				return locksuite.AsAnotherEngine(text)
+			}
+			return text
+		})
+		on := foreign{DB: open(t)}
+		on.leases = manage(t, on.DB)
+		err := on.runner().Run(leasetest.Limited(t, 2*time.Minute), unused(), jobs.Every(time.Second), func(context.Context, time.Time) error {
+			another.Store(true)
+			return nil
+		})
+		if !errors.Is(err, schema.ErrEngine) || !another.Load() {
+			t.Errorf("Run: %v after its first tick (%t), want ErrEngine", err, another.Load())
+		}
+	})
 }

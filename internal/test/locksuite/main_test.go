@@ -2,11 +2,13 @@ package locksuite_test
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -14,12 +16,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-func check(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
+var check, wants = leasetest.Must, leasetest.Wants
 
 // second drops a result.
 func second[T any](_ T, err error) error { return err }
@@ -92,3 +89,18 @@ func count(tb testing.TB, on testdb.Queryer, query string, args ...any) (n int) 
 	}
 	return n
 }
+
+// locked locks a key in a transaction that it was tried to join.
+func locked(tb testing.TB, key txlock.Key) func(s *txlock.Scope, err error) error {
+	return func(s *txlock.Scope, err error) error {
+		if err == nil {
+			_, err = s.Lock(tb.Context(), key)
+		}
+		return err
+	}
+}
+
+// unused is a name that no other test has.
+func unused() txlock.Key { return txlock.Named("test:" + rand.Text()) }
+
+func nothing(*sql.Tx) error { return nil }

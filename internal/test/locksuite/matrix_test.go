@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -45,11 +47,12 @@ func (c counter) begun(ctx context.Context, f func(tx *sql.Tx) error) error {
 	}
 	defer tx.Rollback() //nolint:errcheck // after a commit, or on the way out with an error that says more
 	if c.early {
-		if _, err := c.read(ctx, tx, ""); err != nil {
-			return err
-		}
+		_, err = c.read(ctx, tx, "")
 	}
-	if err := f(tx); err != nil {
+	if err == nil {
+		err = f(tx)
+	}
+	if err != nil {
 		return err
 	}
 	return tx.Commit()
@@ -69,11 +72,16 @@ func (c counter) write(ctx context.Context, tx *sql.Tx, n int) error {
 
 // raise is what each way does in the end.
 func (c counter) raise(ctx context.Context, tx *sql.Tx, locking string) error {
-	n, err := c.read(ctx, tx, locking)
-	if err != nil {
-		return err
+	return c.raiseRead(ctx, ctx, tx, locking)
+}
+
+// raiseRead raises what is read in one context by a write in another.
+func (c counter) raiseRead(reads, writes context.Context, tx *sql.Tx, locking string) error {
+	n, err := c.read(reads, tx, locking)
+	if err == nil {
+		err = c.write(writes, tx, n+1)
 	}
-	return c.write(ctx, tx, n+1)
+	return err
 }
 
 // joined calls f with a transaction's scope.
@@ -140,21 +148,13 @@ var ways = []struct {
 		return c.write(ctx, tx, n+1)
 	})},
 	{"`LockWith`", joined(func(ctx context.Context, c counter, tx *sql.Tx, s *txlock.Scope) error {
-		n, err := c.read(s.LockWith(ctx, c.key), tx, "")
-		if err != nil {
-			return err
-		}
-		return c.write(ctx, tx, n+1)
+		return c.raiseRead(s.LockWith(ctx, c.key), ctx, tx, "")
 	})},
 	{"`Lock`, `CommitWith`", joined(func(ctx context.Context, c counter, tx *sql.Tx, s *txlock.Scope) error {
 		if _, err := s.Lock(ctx, c.key); err != nil {
 			return err
 		}
-		n, err := c.read(ctx, tx, "")
-		if err != nil {
-			return err
-		}
-		return c.write(s.CommitWith(ctx, 1), tx, n+1)
+		return c.raiseRead(ctx, s.CommitWith(ctx, 1), tx, "")
 	})},
 	{"`Run`", func(ctx context.Context, c counter) error {
 		return locksqlc.Run(ctx, c.DB, []txlock.Key{c.key}, func(tx *sql.Tx) error { return c.raise(ctx, tx, "") }, c.options())
@@ -182,20 +182,16 @@ func (c counter) once(ctx context.Context, raise func(context.Context, counter) 
 func (c counter) attack(t *testing.T, raise func(context.Context, counter) error) (refused string) {
 	t.Helper()
 	const workers, rounds = 4, 3
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
+	ctx := leasetest.Limited(t, 5*time.Minute)
 	errs := make([]error, workers)
-	var wg sync.WaitGroup
-	for w := range workers {
-		wg.Go(func() {
-			for round := range rounds {
-				c := c
-				c.early = (w+round)%2 == 0
-				errs[w] = errors.Join(errs[w], c.once(ctx, raise))
-			}
-		})
-	}
-	wg.Wait()
+	each(t, workers, func(_ context.Context, w int) error {
+		c := c
+		for round := range rounds {
+			c.early = (w+round)%2 == 0
+			errs[w] = errors.Join(errs[w], c.once(ctx, raise))
+		}
+		return nil
+	})
 	want := workers * rounds
 	if err := errors.Join(errs...); err != nil {
 		refused, want = "", 0
@@ -208,9 +204,7 @@ func (c counter) attack(t *testing.T, raise func(context.Context, counter) error
 			t.Error(err)
 		}
 	}
-	if n := count(t, c, "SELECT n FROM "+c.table+" WHERE id = 1"); n != want {
-		t.Errorf("at %v: the counter shows %d, want %d", c.level, n, want)
-	}
+	leasetest.Equal(t, "the counter at "+c.level.String(), count(t, c, "SELECT n FROM "+c.table+" WHERE id = 1"), want)
 	return refused
 }
 
@@ -322,29 +316,24 @@ func TestLostUpdates(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Open(t, engine)
-		c := newCounter(t, db, nil, sql.LevelDefault)
-		var all sync.WaitGroup
+		c, pools := newCounter(t, db, nil, sql.LevelDefault), []*sql.DB{poolOf(t, db, true), db.Connect(t)}
 		var committed atomic.Int64
-		for i, pool := range []*sql.DB{poolOf(t, db, true), db.Connect(t)} {
-			for _, way := range ways {
-				if strings.Contains(way.name, "hashed") {
-					continue // another key
-				}
-				all.Go(func() {
-					c := c
-					c.DB = pool
-					for round := range 4 {
-						c.early = round%2 == i
-						if err := c.once(t.Context(), way.raise); err == nil {
-							committed.Add(1)
-						} else if !errors.Is(err, txlock.ErrUnguarded) {
-							t.Errorf("%s: %v", way.name, err)
-						}
-					}
-				})
+		each(t, 2*len(ways), func(ctx context.Context, i int) error {
+			way, c := ways[i/2], c
+			if strings.Contains(way.name, "hashed") {
+				return nil // another key
 			}
-		}
-		all.Wait()
+			c.DB = pools[i%2]
+			for round := range 4 {
+				c.early = round%2 == i%2
+				if err := c.once(ctx, way.raise); err == nil {
+					committed.Add(1)
+				} else if !errors.Is(err, txlock.ErrUnguarded) {
+					return fmt.Errorf("%s: %w", way.name, err)
+				}
+			}
+			return nil
+		})
 		if n := count(t, db.Admin(), "SELECT n FROM "+c.table); int64(n) != committed.Load() || n < 4*len(ways) {
 			t.Errorf("the counter shows %d of %d commits", n, committed.Load())
 		}
@@ -358,31 +347,23 @@ func TestControls(t *testing.T) {
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Open(t, engine)
 		c := newCounter(t, db, db.Connect(t, db.Overwriting(t)), sql.LevelRepeatableRead)
-		err := c.begun(t.Context(), func(tx *sql.Tx) error {
+		check(t, c.begun(t.Context(), func(tx *sql.Tx) error {
 			n, err := c.read(t.Context(), tx, "")
 			if err == nil {
 				err = c.begun(t.Context(), func(other *sql.Tx) error { return c.raise(t.Context(), other, "") })
 			}
 			return errors.Join(err, c.write(t.Context(), tx, n+1))
-		})
-		check(t, err)
-		if n := count(t, c, "SELECT n FROM "+c.table); n != 1 {
-			t.Errorf("two transactions have written %d: none was lost", n)
-		}
+		}))
+		leasetest.Equal(t, "what two transactions have written, of which one is lost", count(t, c, "SELECT n FROM "+c.table), 1)
 		exec(t, c, "UPDATE "+c.table+" SET n = 0")
-		if refused := c.attack(t, func(ctx context.Context, c counter) error {
-			return retried(c.begun(ctx, func(tx *sql.Tx) error { return c.raise(ctx, tx, " FOR UPDATE") }))
-		}); refused != "" {
-			t.Error(refused)
-		}
+		refused := c.attack(t, func(ctx context.Context, c counter) error {
+			err := c.begun(ctx, func(tx *sql.Tx) error { return c.raise(ctx, tx, " FOR UPDATE") })
+			var server *mysql.MySQLError // of a transaction without locks of ours: a deadlock, or TiDB's write conflict
+			if errors.As(err, &server) && (server.Number == 1213 || server.Number == 9007) {
+				return txlock.ErrDeadlock
+			}
+			return err
+		})
+		leasetest.Equal(t, "why it is refused", refused, "")
 	})
-}
-
-// retried is the error of a transaction without locks of ours: a deadlock, or TiDB's write conflict.
-func retried(err error) error {
-	var server *mysql.MySQLError
-	if errors.As(err, &server) && (server.Number == 1213 || server.Number == 9007) {
-		return txlock.ErrDeadlock
-	}
-	return err
 }

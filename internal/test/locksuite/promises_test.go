@@ -1,44 +1,35 @@
 package locksuite
 
 import (
+	"fmt"
+	"math/bits"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// TestPromises: every case of the page exists, every behaviour stands on it, and the
-// page is right about which of them a stand-in shows.
+// TestPromises: every behaviour stands on the page, no other does, and the page is right about
+// which of them a stand-in shows. That its tests exist internal/test/tools/docs.TestNames shows.
 func TestPromises(t *testing.T) {
 	page, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	quoted, named := regexp.MustCompile(`"([^"]+)"`), regexp.MustCompile("`([a-z/]+)\\.(Test[A-Za-z0-9]+)`")
-	var behaved []string
-	tests := 0
+	var behaved, shown []string
 	for line := range strings.Lines(string(page)) {
 		cells := strings.Split(strings.Trim(line, "|\n"), "|")
 		if len(cells) != 3 {
 			continue
 		}
-		cases, inMemory := cells[1], strings.Contains(cells[2], "memory")
-		for _, match := range quoted.FindAllStringSubmatch(cases, -1) {
+		for _, match := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(cells[1], -1) {
 			behaved = append(behaved, match[1])
-			if inMemory != (beyondMemory[match[1]] == "") {
+			if inMemory := strings.Contains(cells[2], "memory"); inMemory != (beyondMemory[match[1]] == "") {
 				t.Errorf("%q: the page says memory: %t", match[1], inMemory)
 			}
 		}
-		for _, match := range named.FindAllStringSubmatch(cases, -1) {
-			tests++
-			if !declares(t, match[1], match[2]) {
-				t.Errorf("%s has no %s", match[1], match[2])
-			}
-		}
 	}
-	var shown []string
 	for _, b := range slices.Concat(behaviours, versions, onces) {
 		shown = append(shown, b.name)
 	}
@@ -47,26 +38,33 @@ func TestPromises(t *testing.T) {
 	if !slices.Equal(behaved, shown) {
 		t.Errorf("on the page:\n%s\nin the suite:\n%s", strings.Join(behaved, "\n"), strings.Join(shown, "\n"))
 	}
-	if tests == 0 {
-		t.Error("no test is on the page")
-	}
 }
 
-// declares tells whether the package in a directory of the repository has a test.
-func declares(t *testing.T, dir, test string) bool {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join("..", "..", "..", filepath.FromSlash(dir), "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
+// TestMeet: of four adapters, the kinds of keys and the three settings of a variant any two
+// are run in all their combinations, and any three in a long run.
+func TestMeet(t *testing.T) {
+	for long, want := range map[bool]struct{ together, runs, combinations int }{false: {2, 15, 66}, true: {3, 24, 164}} {
+		runs, seen := 0, map[string]bool{}
+		for a := range 4 {
+			for v := range variants {
+				for _, kind := range met(a, v, long) {
+					runs++
+					for set := range uint(1 << 5) {
+						some := [5]any{a, kind.name, v >> 2, v >> 1 & 1, v & 1}
+						for i := range some {
+							if set>>i&1 == 0 {
+								some[i] = "any"
+							}
+						}
+						if bits.OnesCount(set) == want.together {
+							seen[fmt.Sprint(some)] = true
+						}
+					}
+				}
+			}
 		}
-		if strings.Contains(string(source), "\nfunc "+test+"(t *testing.T)") {
-			return true
+		if len(seen) != want.combinations || runs != want.runs {
+			t.Errorf("long %t: %d runs with %d combinations, want %+v", long, runs, len(seen), want)
 		}
 	}
-	return false
 }

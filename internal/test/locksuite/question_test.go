@@ -2,7 +2,6 @@ package locksuite_test
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/session"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -31,46 +31,21 @@ type querier interface {
 	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
 }
 
-// questions ask what a session says about itself, as a text and prepared, and return what is
-// wrong with it.
-func questions(t *testing.T, db querier, name string) (unfit []error) {
-	t.Helper()
-	for _, d := range []gen.DBTX{db, &rawsql.Text{DBTX: db, Inline: true}} {
-		job, jobErr := gen.New().LookJob(t.Context(), d, []byte(name))
-		facts, factsErr := session.Ask(t.Context(), d)
-		if err := errors.Join(jobErr, factsErr); err != nil {
-			t.Error(err)
-		}
-		unfit = append(unfit, session.Fit(job.Words), facts.Unfit)
-	}
-	return unfit
-}
-
-// harmless asks the questions, and fails unless the server is known by all of them, and
-// LAST_INSERT_ID() is what it was.
+// harmless asks what a session says about itself, as a text and prepared, and fails unless the
+// server is known by each answer, and LAST_INSERT_ID() is what it was.
 func harmless(t *testing.T, what string, db querier, name string) {
 	t.Helper()
 	for _, was := range []uint64{0, math.MaxUint64} {
-		var id uint64
-		if err := db.QueryRowContext(t.Context(), fmt.Sprintf("SELECT LAST_INSERT_ID(%d)", was)).Scan(&id); err != nil {
-			t.Fatalf("%s: %v", what, err)
+		var set, is uint64
+		check(t, db.QueryRowContext(t.Context(), fmt.Sprintf("SELECT LAST_INSERT_ID(%d)", was)).Scan(&set))
+		for _, d := range []gen.DBTX{db, &rawsql.Text{DBTX: db, Inline: true}} {
+			job, jobErr := gen.New().LookJob(t.Context(), d, []byte(name))
+			facts, factsErr := session.Ask(t.Context(), d)
+			wants(t, what, errors.Join(jobErr, factsErr, session.Fit(job.Words), facts.Unfit), nil)
 		}
-		if err := errors.Join(questions(t, db, name)...); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
-		if err := db.QueryRowContext(t.Context(), "SELECT LAST_INSERT_ID()").Scan(&id); err != nil || id != was {
-			t.Errorf("%s: LAST_INSERT_ID() is %d, %v, want %d", what, id, err, was)
-		}
+		check(t, db.QueryRowContext(t.Context(), "SELECT LAST_INSERT_ID()").Scan(&is))
+		leasetest.Equal(t, what+": LAST_INSERT_ID()", is, was)
 	}
-}
-
-// withJob returns a connection to a database that has the row of a job of that name.
-func withJob(t *testing.T, db *testdb.DB) (conn *sql.Conn, name string) {
-	t.Helper()
-	name = "test:" + rand.Text()
-	check(t, gen.New().MakeJob(t.Context(), db.Admin(), gen.MakeJobParams{Name: []byte(name)}))
-	conn, _ = connection(t, db.Connect(t))
-	return conn, name
 }
 
 // TestEngineIsKnown: MySQL and MariaDB are known in every sql_mode, at every isolation level,
@@ -79,17 +54,17 @@ func withJob(t *testing.T, db *testdb.DB) (conn *sql.Conn, name string) {
 func TestEngineIsKnown(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Open(t, engine)
-		conn, name := withJob(t, db)
+		db, name := testdb.Open(t, engine), unused().String()
+		check(t, gen.New().MakeJob(t.Context(), db.Admin(), gen.MakeJobParams{Name: []byte(name)}))
+		conn, _ := connection(t, db.Connect(t))
 		harmless(t, "default", conn, name)
 		tried := 0
 		for mode := range strings.SplitSeq(","+modes, ",") {
 			_, err := conn.ExecContext(t.Context(), "SET SESSION sql_mode = '"+mode+"'")
 			if refused := new(mysql.MySQLError); errors.As(err, &refused) && (refused.Number == 1231 || refused.Number == 3899) {
 				continue // ER_WRONG_VALUE_FOR_VAR, ER_UNSUPPORTED_SQL_MODE
-			} else if err != nil {
-				t.Fatal(err)
 			}
+			check(t, err)
 			tried++
 			harmless(t, "sql_mode "+mode, conn, name)
 		}
@@ -100,26 +75,19 @@ func TestEngineIsKnown(t *testing.T) {
 			exec(t, conn, "SET SESSION "+setting)
 			harmless(t, setting, conn, name)
 		}
-		for _, level := range []sql.IsolationLevel{sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
+		for _, level := range append(levels, sql.LevelReadUncommitted) {
 			for _, readOnly := range []bool{false, true} {
-				inTransaction(t, db, conn, name, &sql.TxOptions{Isolation: level, ReadOnly: readOnly})
+				options := sql.TxOptions{Isolation: level, ReadOnly: readOnly}
+				tx, err := conn.BeginTx(t.Context(), &options)
+				check(t, err)
+				const token = "SELECT token FROM lockstep_jobs WHERE name = ?"
+				check(t, second(session.Ask(t.Context(), tx))) // the one that is asked in transactions
+				before := count(t, db.Admin(), token, name)
+				db.Exec(t, "UPDATE lockstep_jobs SET token = token + 1 WHERE name = '"+name+"'")
+				leasetest.Equal(t, fmt.Sprintf("%+v: what the transaction reads", options), count(t, tx, token, name), before+1)
+				harmless(t, fmt.Sprintf("%+v", options), tx, name)
+				check(t, tx.Rollback())
 			}
 		}
 	})
-}
-
-// inTransaction asks in a transaction, which then sees what was committed after that.
-func inTransaction(t *testing.T, db *testdb.DB, conn *sql.Conn, name string, options *sql.TxOptions) {
-	t.Helper()
-	tx, err := conn.BeginTx(t.Context(), options)
-	check(t, err)
-	defer func() { _ = tx.Rollback() }()
-	const token = "SELECT token FROM lockstep_jobs WHERE name = ?"
-	check(t, second(session.Ask(t.Context(), tx))) // the one that is asked in transactions
-	before := count(t, db.Admin(), token, name)
-	db.Exec(t, "UPDATE lockstep_jobs SET token = token + 1 WHERE name = '"+name+"'")
-	if after := count(t, tx, token, name); after != before+1 {
-		t.Errorf("%+v: the transaction reads %d, want %d", *options, after, before+1)
-	}
-	harmless(t, fmt.Sprintf("%+v", *options), tx, name)
 }

@@ -34,6 +34,9 @@ type trial struct {
 	id    int64 // of the connection
 	tx    *sql.Tx
 	scope *txlock.Scope
+
+	leases *lease.Manager // of a verb that acquires
+	held   *lease.Lease   // of one that has acquired
 }
 
 // key and second are the keys of the verb.

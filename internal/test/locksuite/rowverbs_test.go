@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -63,7 +64,9 @@ func (f *findings) judge(r *trial, v verb, locks []testdb.Lock) (shown []string)
 			if at < 0 {
 				r.Errorf("%s at %v locks a gap: %+v", v, r.level, l)
 			} else {
-				f.sees(v.name + ", " + v.key)
+				f.mu.Lock()
+				f.gaps = append(f.gaps, v.name+", "+v.key)
+				f.mu.Unlock()
 			}
 		case !r.owns(l):
 			what += " of another key"
@@ -74,25 +77,24 @@ func (f *findings) judge(r *trial, v verb, locks []testdb.Lock) (shown []string)
 	return sorted(shown)
 }
 
-// sees notes that an exception was needed.
-func (f *findings) sees(exception string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.gaps = append(f.gaps, exception)
-}
-
 // ofScope is a verb of a scope, with a key that is new, known to this process, or made by
 // another, as the first of its transaction or behind a read.
 func ofScope(name string, call func(r *trial, ctx context.Context) error) (all []verb) {
 	for _, state := range []string{"new", "known", "unseen"} {
-		for _, reads := range []bool{false, true} {
-			key := map[bool]string{true: "new", false: "existing"}[state == "new"]
-			all = append(all, verb{name: name, key: key, how: fmt.Sprintf("%s, after a read: %t", state, reads), run: func(r *trial) error {
-				r.make(state)
-				r.beginBehind(reads)
-				return call(r, r.Context())
-			}})
-		}
+		key := map[bool]string{true: "new", false: "existing"}[state == "new"]
+		all = append(all, twice(verb{name: name, key: key, how: state}, func(r *trial) { r.make(state) }, call)...)
+	}
+	return all
+}
+
+// twice is a verb as the first of its transaction, and behind a read.
+func twice(v verb, prepare func(r *trial), call func(r *trial, ctx context.Context) error) (all []verb) {
+	for _, reads := range []bool{false, true} {
+		all = append(all, verb{name: v.name, key: v.key, how: fmt.Sprintf("%s after a read: %t", v.how, reads), run: func(r *trial) error {
+			prepare(r)
+			r.beginBehind(reads)
+			return call(r, r.Context())
+		}})
 	}
 	return all
 }
@@ -109,14 +111,8 @@ func (r *trial) make(state string) {
 }
 
 // ofHashed is a verb of a scope with a hashed key.
-func ofHashed(name string, call func(r *trial, ctx context.Context) error) (all []verb) {
-	for _, reads := range []bool{false, true} {
-		all = append(all, verb{name: name, key: "hashed", how: fmt.Sprintf("after a read: %t", reads), run: func(r *trial) error {
-			r.beginBehind(reads)
-			return call(r, r.Context())
-		}})
-	}
-	return all
+func ofHashed(name string, call func(r *trial, ctx context.Context) error) []verb {
+	return twice(verb{name: name, key: "hashed"}, func(*trial) {}, call)
 }
 
 // compare is CompareAndBump with the version that a row has.
@@ -187,55 +183,36 @@ func onceOf(key string, keepUs int) verb {
 
 // leaseVerbs are Guard and AcquireTx of leases in several states.
 var leaseVerbs = slices.Concat(
-	ofLease("Lease.Guard", "held", guardLease),
-	ofLease("AcquireTx", "new", nil),
+	twice(verb{name: "Lease.Guard", key: "held"}, func(r *trial) {
+		r.held = leasetest.Got(r.manager().TryAcquire(r.Context(), r.key()))(r)
+	}, func(r *trial, ctx context.Context) error { return r.held.Guard(ctx, r.tx) }),
+	acquireTx("new", func(*trial) {}),
 	[]verb{{name: "AcquireTx", key: "acquired in this transaction", run: func(r *trial) error {
 		m, ctx := r.manager(), lease.WithOwner(r.Context(), r.base)
 		r.begin()
 		_, err := m.AcquireTx(ctx, r.tx, r.key())
 		return errors.Join(err, second(m.AcquireTx(ctx, r.tx, r.key())))
 	}}},
-	ofLease("AcquireTx", "free, no connection left", func(r *trial) {
+	acquireTx("free, no connection left", func(r *trial) {
 		r.pool.SetMaxOpenConns(1)
 		r.lease(r.key().String(), 0, 0)
 	}),
-	ofLease("AcquireTx", "free", func(r *trial) { r.lease(r.key().String(), 0, 0) }),
-	ofLease("AcquireTx", "expired", func(r *trial) {
+	acquireTx("free", func(r *trial) { r.lease(r.key().String(), 0, 0) }),
+	acquireTx("expired", func(r *trial) {
 		r.lease(r.key().String(), 0, 0)
 		r.exec("UPDATE lockstep_leases SET owner = 'other', holders = ';12345678', ttl_us = 1, expires_us = 1 WHERE name = ? AND slot = 0", r.key().String())
 	}),
-	ofLease("AcquireTx", "formerly shared", func(r *trial) {
+	acquireTx("formerly shared", func(r *trial) {
 		for slot := range 3 {
 			r.lease(r.key().String(), slot, 1)
 		}
 	}),
 )
 
-// guardLease marks a trial of Guard.
-func guardLease(*trial) {}
-
-// ofLease is a verb of a lease, whose rows prepare makes, as the first of its transaction or
-// behind a read.
-func ofLease(name, key string, prepare func(r *trial)) (all []verb) {
-	for _, reads := range []bool{false, true} {
-		all = append(all, verb{name: name, key: key, how: fmt.Sprintf("after a read: %t", reads), run: func(r *trial) error {
-			if prepare != nil {
-				prepare(r)
-			}
-			m := r.manager()
-			var l *lease.Lease
-			if name == "Lease.Guard" {
-				var err error
-				if l, err = m.TryAcquire(r.Context(), r.key()); err != nil {
-					return err
-				}
-			}
-			r.beginBehind(reads)
-			if l != nil {
-				return l.Guard(r.Context(), r.tx)
-			}
-			return second(m.AcquireTx(r.Context(), r.tx, r.key()))
-		}})
-	}
-	return all
+// acquireTx is AcquireTx of a lease whose rows prepare makes.
+func acquireTx(key string, prepare func(r *trial)) []verb {
+	return twice(verb{name: "AcquireTx", key: key}, func(r *trial) {
+		prepare(r)
+		r.leases = r.manager()
+	}, func(r *trial, ctx context.Context) error { return second(r.leases.AcquireTx(ctx, r.tx, r.key())) })
 }

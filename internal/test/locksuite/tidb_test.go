@@ -10,18 +10,17 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // onTiDB is a guarded pool, with variables set by its data source name.
@@ -33,41 +32,31 @@ func onTiDB(t *testing.T, variables map[string]string) *sql.DB {
 // TestTiDBRefusesVerbs: what TiDB hasn't is refused by its name, and the transaction goes on.
 func TestTiDBRefusesVerbs(t *testing.T) {
 	t.Parallel()
-	pool, key := onTiDB(t, nil), txlock.Named("test:"+rand.Text())
-	for name, c := range map[string]struct {
-		call func(s *txlock.Scope) error
-		says string
-	}{
-		"RLock":               {func(s *txlock.Scope) error { _, err := s.RLock(t.Context(), key); return err }, "no shared locks"},
-		"TryRLock":            {func(s *txlock.Scope) error { _, err := s.TryRLock(t.Context(), key); return err }, "no shared locks"},
-		"WaitAtMost, RLock":   {func(s *txlock.Scope) error { _, err := s.WaitAtMost(aWhile).RLock(t.Context(), key); return err }, "no shared locks"},
-		"RLockAll":            {func(s *txlock.Scope) error { _, err := s.RLockAll(t.Context(), key, beside(key)); return err }, "no shared locks"},
-		"LockAll, one shared": {func(s *txlock.Scope) error { return second(s.LockAll(t.Context(), key, txlock.Shared(beside(key)))) }, "no shared locks"},
+	ctx, pool, key := t.Context(), onTiDB(t, nil), unused()
+	ran := func(context.Context) error { return errRan }
+	for name, call := range map[string]func(s *txlock.Scope) error{
+		"RLock":               func(s *txlock.Scope) error { return second(s.RLock(ctx, key)) },
+		"TryRLock":            func(s *txlock.Scope) error { return second(s.TryRLock(ctx, key)) },
+		"WaitAtMost, RLock":   func(s *txlock.Scope) error { return second(s.WaitAtMost(aWhile).RLock(ctx, key)) },
+		"RLockAll":            func(s *txlock.Scope) error { return second(s.RLockAll(ctx, key, beside(key))) },
+		"LockAll, one shared": func(s *txlock.Scope) error { return second(s.LockAll(ctx, key, txlock.Shared(beside(key)))) },
+		"Do":                  func(*txlock.Scope) error { return locksqlc.Do(ctx, pool, key, ran) },
+		"TryDo":               func(*txlock.Scope) error { return locksqlc.TryDo(ctx, pool, key, ran) },
+		"Holders":             func(*txlock.Scope) error { return second(txlock.Holders(ctx, pool, key)) },
+		"Ensure":              func(*txlock.Scope) error { return txlock.Ensure(ctx, pool, key) },
 	} {
 		_, s := begin(t, pool, sql.LevelDefault)
-		if err := c.call(s); !errors.Is(err, schema.ErrEngine) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want one with %q", name, err, c.says)
+		err := call(s)
+		if wants(t, name, err, schema.ErrEngine); errors.Is(err, errRan) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if strings.Contains(name, "Lock") {
+			leasetest.Fails(t, name, err, "no shared locks")
 		}
 		if _, held := s.Held(key); held && name != "LockAll, one shared" {
 			t.Errorf("%s: the key is held", name)
 		}
-		if err := s.Verify(t.Context()); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	for name, call := range map[string]func() error{
-		"Do": func() error {
-			return locksqlc.Do(t.Context(), pool, key, func(context.Context) error { return errRan })
-		},
-		"TryDo": func() error {
-			return locksqlc.TryDo(t.Context(), pool, key, func(context.Context) error { return errRan })
-		},
-		"Holders": func() error { _, err := txlock.Holders(t.Context(), pool, key); return err },
-		"Ensure":  func() error { return txlock.Ensure(t.Context(), pool, key) },
-	} {
-		if err := call(); !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan) {
-			t.Errorf("%s: %v, want ErrEngine", name, err)
-		}
+		wants(t, name, s.Verify(ctx), nil)
 	}
 }
 
@@ -75,9 +64,10 @@ func TestTiDBRefusesVerbs(t *testing.T) {
 // locks hold in.
 func TestTiDBRefusesTransactions(t *testing.T) {
 	t.Parallel()
-	key := txlock.Named("test:" + rand.Text())
+	key := unused()
+	type variables = map[string]string
 	for name, c := range map[string]struct {
-		variables map[string]string
+		variables variables
 		options   sql.TxOptions
 		set       string // by the program, in the transaction
 		want      error
@@ -85,54 +75,41 @@ func TestTiDBRefusesTransactions(t *testing.T) {
 	}{
 		"SERIALIZABLE":     {nil, sql.TxOptions{Isolation: sql.LevelSerializable}, "", schema.ErrEngine, "READ COMMITTED or REPEATABLE READ"},
 		"READ UNCOMMITTED": {nil, sql.TxOptions{Isolation: sql.LevelReadUncommitted}, "", schema.ErrEngine, "READ COMMITTED or REPEATABLE READ"},
-		"SERIALIZABLE, accepted": {map[string]string{"tidb_skip_isolation_level_check": "1"}, sql.TxOptions{Isolation: sql.LevelSerializable}, "",
+		"SERIALIZABLE, accepted": {variables{"tidb_skip_isolation_level_check": "1"}, sql.TxOptions{Isolation: sql.LevelSerializable}, "",
 			schema.ErrSession, "tidb_skip_isolation_level_check"},
 		"read only":       {nil, sql.TxOptions{ReadOnly: true}, "", txlock.ErrReadOnly, "READ ONLY"},
-		"optimistic":      {map[string]string{"tidb_txn_mode": "'optimistic'"}, sql.TxOptions{}, "", schema.ErrSession, "set pessimistic"},
+		"optimistic":      {variables{"tidb_txn_mode": "'optimistic'"}, sql.TxOptions{}, "", schema.ErrSession, "set pessimistic"},
 		"optimistic, set": {nil, sql.TxOptions{}, "SET tidb_txn_mode = 'optimistic'", schema.ErrSession, "set pessimistic"},
-		"lazy uniqueness": {map[string]string{"tidb_constraint_check_in_place_pessimistic": "0"}, sql.TxOptions{}, "", schema.ErrSession, "new rows"},
-		"stale reads":     {map[string]string{"tidb_read_staleness": "'-5'"}, sql.TxOptions{}, "", schema.ErrSession, "older than the lock"},
-		"old timestamps":  {map[string]string{"tidb_low_resolution_tso": "1"}, sql.TxOptions{}, "", schema.ErrSession, "older than the lock"},
-		"bulk":            {map[string]string{"tidb_dml_type": "'bulk'"}, sql.TxOptions{}, "", schema.ErrSession, "standard"},
-		"autocommit":      {map[string]string{"autocommit": "0"}, sql.TxOptions{}, "", schema.ErrAutocommit, "autocommit"},
+		"lazy uniqueness": {variables{"tidb_constraint_check_in_place_pessimistic": "0"}, sql.TxOptions{}, "", schema.ErrSession, "new rows"},
+		"stale reads":     {variables{"tidb_read_staleness": "'-5'"}, sql.TxOptions{}, "", schema.ErrSession, "older than the lock"},
+		"old timestamps":  {variables{"tidb_low_resolution_tso": "1"}, sql.TxOptions{}, "", schema.ErrSession, "older than the lock"},
+		"bulk":            {variables{"tidb_dml_type": "'bulk'"}, sql.TxOptions{}, "", schema.ErrSession, "standard"},
+		"autocommit":      {variables{"autocommit": "0"}, sql.TxOptions{}, "", schema.ErrAutocommit, "autocommit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			refused := func() error {
-				tx, err := onTiDB(t, c.variables).BeginTx(t.Context(), &c.options)
-				if err != nil {
-					return err
-				}
-				defer tx.Rollback() //nolint:errcheck // nothing was done in it
-				if c.set != "" {
-					if _, err := tx.ExecContext(t.Context(), c.set); err != nil {
-						return err
-					}
-				}
-				s, err := locksqlc.Join(t.Context(), tx)
-				if err == nil {
-					_, err = s.Lock(t.Context(), key)
-				}
-				return err
-			}()
-			if !errors.Is(refused, c.want) || !strings.Contains(refused.Error(), c.says) {
-				t.Errorf("%v, want %v with %q", refused, c.want, c.says)
+			tx, err := onTiDB(t, c.variables).BeginTx(t.Context(), &c.options)
+			if err == nil && c.set != "" {
+				_, err = tx.ExecContext(t.Context(), c.set)
 			}
+			if err == nil {
+				err = locked(t, key)(locksqlc.Join(t.Context(), tx))
+			}
+			if tx != nil {
+				_ = tx.Rollback() // nothing was done in it
+			}
+			wants(t, "the transaction", err, c.want)
+			leasetest.Fails(t, "the transaction", err, c.says)
 		})
 	}
 	for _, begin := range []string{"BEGIN", "START TRANSACTION", "BEGIN PESSIMISTIC", "BEGIN OPTIMISTIC", "BEGIN /*T! OPTIMISTIC */"} {
-		conn, err := onTiDB(t, nil).Conn(t.Context())
-		check(t, err)
+		conn, _ := connection(t, onTiDB(t, nil))
 		exec(t, conn, begin)
-		s, err := locksqlc.JoinConn(t.Context(), conn)
-		if err == nil {
-			_, err = s.Lock(t.Context(), key)
-		}
+		err := locked(t, key)(locksqlc.JoinConn(t.Context(), conn))
 		if !errors.Is(err, schema.ErrEngine) && !errors.Is(err, txlock.ErrNoTransaction) {
 			t.Errorf("%s: %v, want ErrEngine", begin, err)
 		}
 		exec(t, conn, "ROLLBACK")
-		_ = conn.Close()
 	}
 }
 
@@ -141,35 +118,23 @@ func TestTiDBRefusesTransactions(t *testing.T) {
 func TestTiDBLocks(t *testing.T) {
 	t.Parallel()
 	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted} {
-		for kind, key := range map[string]txlock.Key{"named": txlock.Named("test:" + rand.Text()), "hashed": txlock.NewFamily[string]("tidb", txlock.Hashed(), txlock.Exact()).Key(rand.Text())} {
+		for kind, key := range map[string]txlock.Key{"named": unused(), "hashed": txlock.NewFamily[string]("tidb", txlock.Hashed(), txlock.Exact()).Key(rand.Text())} {
 			t.Run(level.String()+"/"+kind, func(t *testing.T) {
 				t.Parallel()
 				pool := onTiDB(t, nil)
 				tx, s := begin(t, pool, level)
 				first := lock(t, s, key)
 				_, other := begin(t, pool, level)
-				for name, err := range map[string]error{
-					"TryLock":             second(other.TryLock(t.Context(), key)),
-					"WaitAtMost, LockAll": second(other.WaitAtMost(aWhile).LockAll(t.Context(), key, beside(key))),
-					"WaitAtMost, Lock":    second(other.WaitAtMost(aWhile).Lock(t.Context(), key)),
-				} {
-					if want := map[bool]error{true: txlock.ErrBusy, false: txlock.ErrWaitTimeout}[name == "TryLock"]; !errors.Is(err, want) {
-						t.Errorf("%s: %v, want %v", name, err, want)
-					}
-				}
-				if err := other.Verify(t.Context()); err != nil {
-					t.Errorf("after the refusals: %v", err)
-				}
-				if again, err := s.Lock(t.Context(), key); err != nil || again.Token() != first.Token() {
-					t.Errorf("again: %+v, %v", again, err)
-				}
+				wants(t, "TryLock", second(other.TryLock(t.Context(), key)), txlock.ErrBusy)
+				wants(t, "LockAll", second(other.WaitAtMost(aWhile).LockAll(t.Context(), key, beside(key))), txlock.ErrWaitTimeout)
+				wants(t, "Lock", second(other.WaitAtMost(aWhile).Lock(t.Context(), key)), txlock.ErrWaitTimeout)
+				wants(t, "after the refusals", other.Verify(t.Context()), nil)
+				leasetest.Equal(t, "the token of the key again", lock(t, s, key).Token(), first.Token())
 				check(t, tx.Commit())
-				got, err := other.Lock(t.Context(), key) // its transaction has begun before
-				switch {
-				case level == sql.LevelDefault && !errors.Is(err, txlock.ErrStaleSnapshot):
-					t.Errorf("with an older snapshot: %v", err)
-				case level != sql.LevelDefault && (err != nil || got.Token() <= first.Token()):
-					t.Errorf("%+v after %+v, %v", got, first, err)
+				if level == sql.LevelDefault { // its transaction has begun before
+					wants(t, "with an older snapshot", second(other.Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
+				} else if got := lock(t, other, key); got.Token() <= first.Token() {
+					t.Errorf("%+v after %+v", got, first)
 				}
 			})
 		}
@@ -179,8 +144,8 @@ func TestTiDBLocks(t *testing.T) {
 // TestTiDBSavepoint: a lock that a savepoint has undone is asked for again.
 func TestTiDBSavepoint(t *testing.T) {
 	t.Parallel()
-	key, pool := txlock.Named("test:"+rand.Text()), onTiDB(t, nil)
-	tx, s := begin(t, pool, sql.LevelDefault)
+	key := unused()
+	tx, s := begin(t, onTiDB(t, nil), sql.LevelDefault)
 	exec(t, tx, "SAVEPOINT a")
 	lock(t, s, key)
 	exec(t, tx, "ROLLBACK TO SAVEPOINT a")
@@ -194,49 +159,44 @@ func TestTiDBSavepoint(t *testing.T) {
 // TestTiDBVersion: who has raised a version is in its row, and a conflict changes nothing.
 func TestTiDBVersion(t *testing.T) {
 	t.Parallel()
-	key, pool := txlock.Named("test:"+rand.Text()), onTiDB(t, nil)
-	row := func(tx *sql.Tx) (token, holder uint64) {
+	key := unused()
+	type row struct{ token, holder uint64 }
+	read := func(tx *sql.Tx) (r row) {
 		t.Helper()
-		check(t, tx.QueryRowContext(t.Context(), "SELECT token, conn_id FROM lockstep_locks WHERE name = ? FOR UPDATE", key.String()).Scan(&token, &holder))
-		return token, holder
+		check(t, tx.QueryRowContext(t.Context(), "SELECT token, conn_id FROM lockstep_locks WHERE name = ? FOR UPDATE", key.String()).Scan(&r.token, &r.holder))
+		return r
 	}
-	var version, last uint64
+	var last row
 	for range 2 { // the row is made, and then changed by another session
 		tx, s := begin(t, onTiDB(t, nil), sql.LevelDefault)
-		check(t, s.CompareAndBump(t.Context(), key, version))
+		check(t, s.CompareAndBump(t.Context(), key, last.token))
 		grant, held := s.Held(key)
-		token, grantedTo := row(tx)
-		if !held || token != grant.Token() || token <= version || grantedTo != uint64(testdb.ConnID(t, tx)) {
-			t.Errorf("the row has the token %d of the session %d, want %d of this one, above %d", token, grantedTo, grant.Token(), version)
+		is, want := read(tx), row{grant.Token(), uint64(testdb.ConnID(t, tx))}
+		if !held || is != want || is.token <= last.token {
+			t.Errorf("the row has %+v, want %+v, after %+v", is, want, last)
 		}
 		check(t, tx.Commit())
-		version, last = grant.Token(), grantedTo
+		last = is
 	}
-	tx, s := begin(t, pool, sql.LevelReadCommitted) // where the row alone is compared
-	if err := s.CompareAndBump(t.Context(), key, version-1); !errors.Is(err, txlock.ErrConflict) {
-		t.Errorf("an old version: %v", err)
-	}
-	if token, holder := row(tx); token != version || holder != last {
-		t.Errorf("a conflict has changed the version %d of %d to %d of %d", version, last, token, holder)
-	}
+	tx, s := begin(t, onTiDB(t, nil), sql.LevelReadCommitted) // where the row alone is compared
+	wants(t, "an old version", s.CompareAndBump(t.Context(), key, last.token-1), txlock.ErrConflict)
+	leasetest.Equal(t, "the row after a conflict", read(tx), last)
 }
 
 // TestTiDBOnce: a key is given to the first transaction that commits, and to no other.
 func TestTiDBOnce(t *testing.T) {
 	t.Parallel()
-	key, pool := txlock.Named("test:"+rand.Text()), onTiDB(t, nil)
+	key, pool := unused(), onTiDB(t, nil)
 	var firsts atomic.Int64
 	each(t, 10, func(ctx context.Context, _ int) error {
-		first, err := locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil })
+		first, err := locksqlc.Once(ctx, pool, key, nothing)
 		if first {
 			firsts.Add(1)
 		}
 		return err
 	})
-	if n := firsts.Load(); n != 1 {
-		t.Errorf("%d calls were the first", n)
-	}
-	result, err := locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error { return errRan }, txlock.Fingerprint([]byte("other")))
+	leasetest.Equal(t, "calls that were the first", firsts.Load(), 1)
+	result, err := locksqlc.Once(t.Context(), pool, key, ran, txlock.Fingerprint([]byte("other")))
 	if err != nil || result {
 		t.Errorf("again: %t, %v", result, err)
 	}
@@ -251,33 +211,22 @@ func TestTiDBOnce(t *testing.T) {
 // TestTiDBDoomed: what TiDB has ended is refused.
 func TestTiDBDoomed(t *testing.T) {
 	t.Parallel()
-	pool := onTiDB(t, nil)
-	keys := []txlock.Key{txlock.Named("test:" + rand.Text()), txlock.Named("test:" + rand.Text())}
-	errs := make([]error, 2)
-	var taken, done sync.WaitGroup
-	taken.Add(len(errs))
-	for i := range errs {
-		tx, s := begin(t, pool, sql.LevelReadCommitted)
-		done.Go(func() {
-			_, errs[i] = s.Lock(t.Context(), keys[i])
-			taken.Done()
-			taken.Wait()
-			if errs[i] == nil {
-				_, errs[i] = s.Lock(t.Context(), keys[1-i])
-			}
-			if errs[i] == nil {
-				errs[i] = tx.Commit()
-				return
-			}
-			if _, err := tx.ExecContext(t.Context(), "SELECT 1"); !errors.Is(err, txlock.ErrTxDoomed) {
-				t.Errorf("after the deadlock: %v", err)
-			}
-			if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
-				t.Errorf("Commit: %v", err)
-			}
-		})
+	pool, keys := onTiDB(t, nil), []txlock.Key{unused(), unused()}
+	var txs [2]*sql.Tx
+	var scopes [2]*txlock.Scope
+	for i, key := range keys {
+		txs[i], scopes[i] = begin(t, pool, sql.LevelReadCommitted)
+		lock(t, scopes[i], key)
 	}
-	done.Wait()
+	var errs [2]error
+	each(t, len(errs), func(ctx context.Context, i int) error {
+		if _, errs[i] = scopes[i].Lock(ctx, keys[1-i]); errs[i] == nil {
+			return txs[i].Commit()
+		}
+		wants(t, "after the deadlock", second(txs[i].ExecContext(ctx, "SELECT 1")), txlock.ErrTxDoomed)
+		wants(t, "Commit", txs[i].Commit(), txlock.ErrTxDoomed)
+		return nil
+	})
 	if errors.Is(errs[0], txlock.ErrDeadlock) == errors.Is(errs[1], txlock.ErrDeadlock) {
 		t.Errorf("want one deadlock: %v", errs)
 	}
@@ -289,16 +238,12 @@ func TestTiDBEnded(t *testing.T) {
 	pool := onTiDB(t, nil)
 	for _, statement := range []string{"BEGIN OPTIMISTIC", "BEGIN", "COMMIT", "ROLLBACK", "PREPARE s FROM 'BEGIN'; EXECUTE s"} {
 		tx, s := begin(t, pool, sql.LevelDefault)
-		lock(t, s, txlock.Named("test:"+rand.Text()))
+		lock(t, s, unused())
 		for one := range strings.SplitSeq(statement, "; ") {
 			_, _ = tx.ExecContext(t.Context(), one) // the guard may return what it has found
 		}
-		if _, err := s.Lock(t.Context(), txlock.Named("test:"+rand.Text())); !errors.Is(err, txlock.ErrTxDoomed) {
-			t.Errorf("%s: Lock: %v, want ErrTxDoomed", statement, err)
-		}
-		if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
-			t.Errorf("%s: Commit: %v, want ErrTxDoomed", statement, err)
-		}
+		wants(t, statement+": Lock", second(s.Lock(t.Context(), unused())), txlock.ErrTxDoomed)
+		wants(t, statement+": Commit", tx.Commit(), txlock.ErrTxDoomed)
 	}
 }
 
@@ -316,30 +261,33 @@ func TestTiDBPurge(t *testing.T) {
 			"lockstep_locks": "(name, token, owner, conn_id, locked_us) VALUES (?, 1, '-', 0, IF(?, UNIX_TIMESTAMP() * 1000000, 0))",
 			"lockstep_once":  "(name, fingerprint, result, done_us, keep_us) VALUES (?, '-', '-', IF(?, UNIX_TIMESTAMP() * 1000000, 0), 3600000000)",
 		} {
-			tx, err := db.Admin().BeginTx(t.Context(), nil)
-			check(t, err)
-			for n := range old + 1 {
-				exec(t, tx, "INSERT INTO "+table+" "+rest, fmt.Sprintf("%d:%04d", i, n), n == old)
+			inAdmin := func(f func(tx *sql.Tx)) *sql.Tx {
+				tx, err := db.Admin().BeginTx(t.Context(), nil)
+				check(t, err)
+				f(tx)
+				return tx
 			}
-			check(t, tx.Commit())
-			holder, err := db.Admin().BeginTx(t.Context(), nil)
-			check(t, err)
-			// The last row of a batch, and one within it.
-			exec(t, holder, "SELECT name FROM "+table+" WHERE name IN (?, ?) FOR UPDATE", fmt.Sprintf("%d:0049", i), fmt.Sprintf("%d:0007", i))
-			purge := func() (int, error) { return txlock.Purge(t.Context(), pool, time.Hour) }
-			if table == "lockstep_once" {
-				purge = func() (int, error) { return txlock.PurgeOnce(t.Context(), pool) }
+			check(t, inAdmin(func(tx *sql.Tx) {
+				for n := range old + 1 {
+					exec(t, tx, "INSERT INTO "+table+" "+rest, fmt.Sprintf("%d:%04d", i, n), n == old)
+				}
+			}).Commit())
+			holder := inAdmin(func(tx *sql.Tx) { // the last row of a batch, and one within it
+				exec(t, tx, "SELECT name FROM "+table+" WHERE name IN (?, ?) FOR UPDATE", fmt.Sprintf("%d:0049", i), fmt.Sprintf("%d:0007", i))
+			})
+			purges := func(what string, want int) {
+				t.Helper()
+				n, err := txlock.PurgeOnce(t.Context(), pool)
+				if table == "lockstep_locks" {
+					n, err = txlock.Purge(t.Context(), pool, time.Hour)
+				}
+				check(t, err)
+				leasetest.Equal(t, table+": removed "+what, n, want)
 			}
-			if n, err := purge(); n != old-2 || err != nil {
-				t.Fatalf("%s: %d rows are removed beside a holder of two, %v; want %d", table, n, err, old-2)
-			}
+			purges("beside a holder of two", old-2)
 			check(t, holder.Rollback())
-			if n, err := purge(); n != 2 || err != nil {
-				t.Errorf("%s: %d rows are removed, %v; want the two that were locked", table, n, err)
-			}
-			if left := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table+" WHERE name LIKE ?", fmt.Sprintf("%d:%%", i)); left != 1 {
-				t.Errorf("%s: %d rows are left, want the new one", table, left)
-			}
+			purges("of those that were locked", 2)
+			leasetest.Equal(t, table+": the rows left", count(t, db.Admin(), "SELECT COUNT(*) FROM "+table+" WHERE name LIKE ?", fmt.Sprintf("%d:%%", i)), 1)
 		}
 	}
 }
@@ -379,6 +327,14 @@ func write(t *testing.T, tx *sql.Tx, n int) error {
 	return second(tx.ExecContext(t.Context(), "UPDATE counter SET n = ? WHERE id = 1", n))
 }
 
+// rereads reports whether a transaction reads what another has committed since its first read.
+func rereads(t *testing.T, tx *sql.Tx, increment func()) bool {
+	t.Helper()
+	first := read(t, tx)
+	increment()
+	return read(t, tx) > first
+}
+
 // TestTiDBLevelOfRun: Run chooses READ COMMITTED for a transaction whose keys it locks, unless
 // the program has chosen a level.
 func TestTiDBLevelOfRun(t *testing.T) {
@@ -400,21 +356,13 @@ func TestTiDBLevelOfRun(t *testing.T) {
 		pool := freshTiDB(t, c.session)
 		increment := incrementing(t, pool, txlock.Named("other"))
 		for _, text := range []string{"SET @a = 1", "SET time_zone = '+00:00'", "CREATE TABLE IF NOT EXISTS counter (id INT)"} {
-			if _, err := pool.ExecContext(t.Context(), text); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, pool, text)
 		}
 		err := locksqlc.Run(t.Context(), pool, c.keys, func(tx *sql.Tx) error {
-			first := read(t, tx)
-			increment()
-			if fresh := read(t, tx) > first; fresh != c.fresh {
-				t.Errorf("%s: the second read is fresh: %t", name, fresh)
-			}
+			leasetest.Equal(t, name+": the second read is fresh", rereads(t, tx, increment), c.fresh)
 			return nil
 		}, c.options...)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		wants(t, name, err, nil)
 	}
 }
 
@@ -436,6 +384,21 @@ func freshTiDB(t *testing.T, level string) *sql.DB {
 	return pool
 }
 
+// tries runs a transaction whose level Run chooses, and demands what act returns in each run until
+// it commits.
+func tries(t *testing.T, what string, pool *sql.DB, act func(run int, s *txlock.Scope, tx *sql.Tx) error, want ...error) {
+	t.Helper()
+	var got []error
+	err := runWith(t, pool, []txlock.Key{txlock.Named("first")}, func(s *txlock.Scope, tx *sql.Tx) error {
+		err := act(len(got), s, tx)
+		got = append(got, err)
+		return err
+	})
+	if err != nil || !slices.EqualFunc(got, want, errors.Is) {
+		t.Errorf("%s: %v, want %v; Run: %v", what, got, want, err)
+	}
+}
+
 // TestTiDBReadBeforeLock: where Run has chosen the level, a lock after a read is refused, and the
 // transaction is run again at the session's, where the snapshot shows whether the read is too old.
 func TestTiDBReadBeforeLock(t *testing.T) {
@@ -452,23 +415,18 @@ func TestTiDBReadBeforeLock(t *testing.T) {
 		},
 	} {
 		pool := freshTiDB(t, "")
-		increment, runs := incrementing(t, pool, other), 0
-		err := runWith(t, pool, []txlock.Key{first}, func(s *txlock.Scope, tx *sql.Tx) error {
+		increment := incrementing(t, pool, other)
+		tries(t, name, pool, func(run int, s *txlock.Scope, tx *sql.Tx) error {
 			n := read(t, tx)
-			if runs++; runs < 3 {
+			if run < 2 {
 				increment()
 			}
 			if err := lock(s, tx); err != nil {
-				if !errors.Is(err, txlock.ErrStaleSnapshot) {
-					t.Errorf("%s: %v", name, err)
-				}
 				return err
 			}
 			return write(t, tx, n+1)
-		})
-		if n := read(t, pool); err != nil || n != 3 || runs != 3 {
-			t.Errorf("%s: %d of 3 increments after %d runs, %v", name, n, runs, err)
-		}
+		}, txlock.ErrStaleSnapshot, txlock.ErrStaleSnapshot, nil)
+		leasetest.Equal(t, name+": increments", read(t, pool), 3)
 	}
 }
 
@@ -476,21 +434,12 @@ func TestTiDBReadBeforeLock(t *testing.T) {
 func TestTiDBReadBeforeGuard(t *testing.T) {
 	t.Parallel()
 	pool := freshTiDB(t, "")
-	m, err := lease.NewManager(pool)
+	l, err := manage(t, pool).Acquire(t.Context(), txlock.Named("lease"))
 	check(t, err)
-	defer func() { _ = m.Close(context.WithoutCancel(t.Context())) }()
-	l, err := m.Acquire(t.Context(), txlock.Named("lease"))
-	check(t, err)
-	var guarded []error
-	err = locksqlc.Run(t.Context(), pool, []txlock.Key{l.Key()}, func(tx *sql.Tx) error {
+	tries(t, "Guard", pool, func(_ int, _ *txlock.Scope, tx *sql.Tx) error {
 		read(t, tx)
-		err := l.Guard(t.Context(), tx)
-		guarded = append(guarded, err)
-		return err
-	})
-	if err != nil || len(guarded) != 2 || !errors.Is(guarded[0], txlock.ErrStaleSnapshot) || guarded[1] != nil {
-		t.Errorf("Run: %v, Guard: %v", err, guarded)
-	}
+		return l.Guard(t.Context(), tx)
+	}, txlock.ErrStaleSnapshot, nil)
 }
 
 // TestTiDBManyWait: transactions of Run that wait for one key don't have to run again.
@@ -518,34 +467,30 @@ func TestTiDBManyWait(t *testing.T) {
 // until its limit, ends with ErrWaitTimeout as any other, and leaves the transaction open.
 func TestTiDBWaitsPastTheLimit(t *testing.T) {
 	t.Parallel()
-	pool, key := onTiDB(t, nil), txlock.Named("test:"+rand.Text())
-	var many sync.WaitGroup
+	pool, key := onTiDB(t, nil), unused()
 	var granted, refused atomic.Int32
 	until := time.Now().Add(8 * time.Second)
-	for range 12 {
-		many.Go(func() {
-			for time.Now().Before(until) {
-				tx, s := begin(t, pool, sql.LevelReadCommitted)
-				_, err := s.WaitAtMost(time.Second).LockAll(t.Context(), key, beside(key))
-				switch {
-				case err == nil:
-					granted.Add(1)
-					time.Sleep(150 * time.Millisecond)
-				case errors.Is(err, txlock.ErrWaitTimeout) && !errors.Is(err, txlock.ErrTxDoomed) && s.Verify(t.Context()) == nil:
-					refused.Add(1)
-				case !errors.Is(err, txlock.ErrDeadlock):
-					t.Error(err)
-				}
-				if err := tx.Commit(); err != nil && !errors.Is(err, txlock.ErrDeadlock) {
-					t.Error(err)
-				}
+	each(t, 12, func(ctx context.Context, _ int) error {
+		for time.Now().Before(until) {
+			tx, s := begin(t, pool, sql.LevelReadCommitted)
+			_, err := s.WaitAtMost(time.Second).LockAll(ctx, key, beside(key))
+			switch {
+			case err == nil:
+				granted.Add(1)
+				time.Sleep(150 * time.Millisecond)
+			case errors.Is(err, txlock.ErrWaitTimeout) && !errors.Is(err, txlock.ErrTxDoomed) && s.Verify(ctx) == nil:
+				refused.Add(1)
+			case !errors.Is(err, txlock.ErrDeadlock):
+				t.Error(err)
 			}
-		})
-	}
-	many.Wait()
-	t.Logf("%d granted, %d refused", granted.Load(), refused.Load())
+			if err := tx.Commit(); err != nil && !errors.Is(err, txlock.ErrDeadlock) {
+				t.Error(err)
+			}
+		}
+		return nil
+	})
 	if granted.Load() == 0 || refused.Load() == 0 {
-		t.Error("nothing was granted, or nothing was refused")
+		t.Errorf("%d were granted, %d refused", granted.Load(), refused.Load())
 	}
 }
 
@@ -553,40 +498,27 @@ func TestTiDBWaitsPastTheLimit(t *testing.T) {
 // for. TiDB computes what a statement writes before it waits.
 func TestTiDBTokensRise(t *testing.T) {
 	t.Parallel()
-	pool, undo := freshTiDB(t, ""), errors.New("undo")
+	pool := freshTiDB(t, "")
 	for kind, key := range map[string]txlock.Key{"named": txlock.Named("rises"), "hashed": txlock.NewFamily[int]("rises", txlock.Hashed()).Key(1)} {
 		for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead} {
-			var waiter error
-			var before, token uint64
-			var waits sync.WaitGroup
-			err := runWith(t, pool, nil, func(s *txlock.Scope, tx *sql.Tx) error {
-				if _, err := tx.ExecContext(t.Context(), "SAVEPOINT s"); err != nil {
-					return err
-				}
-				if _, err := s.Lock(t.Context(), key); err != nil {
-					return err
-				}
-				waits.Go(func() {
-					waiter = runWith(t, pool, []txlock.Key{key}, func(s *txlock.Scope, _ *sql.Tx) error {
-						grant, _ := s.Held(key)
-						token = grant.Token()
-						return nil
-					}, &sql.TxOptions{Isolation: level})
-				})
-				time.Sleep(300 * time.Millisecond) // it waits, or this proves nothing
-				if _, err := tx.ExecContext(t.Context(), "ROLLBACK TO s"); err != nil {
-					return err
-				}
-				grant, err := s.Lock(t.Context(), key)
-				if err != nil {
-					return err
-				}
-				before = grant.Token()
-				return undo
-			})
-			waits.Wait()
-			if !errors.Is(err, undo) || waiter != nil || token <= before {
-				t.Errorf("%s, %v: %v, token %d; then %v, token %d", kind, level, err, before, waiter, token)
+			var token uint64
+			waiter := make(chan error, 1)
+			tx, s := begin(t, pool, sql.LevelDefault)
+			exec(t, tx, "SAVEPOINT s")
+			lock(t, s, key)
+			go func() {
+				waiter <- runWith(t, pool, []txlock.Key{key}, func(s *txlock.Scope, _ *sql.Tx) error {
+					grant, _ := s.Held(key)
+					token = grant.Token()
+					return nil
+				}, &sql.TxOptions{Isolation: level})
+			}()
+			time.Sleep(300 * time.Millisecond) // it waits, or this proves nothing
+			exec(t, tx, "ROLLBACK TO s")
+			before := lock(t, s, key).Token()
+			check(t, tx.Rollback())
+			if err := <-waiter; err != nil || token <= before {
+				t.Errorf("%s, %v: %v, token %d after %d", kind, level, err, token, before)
 			}
 		}
 	}
@@ -600,21 +532,13 @@ func TestTiDBLevelIsNotLeftBehind(t *testing.T) {
 	increment := incrementing(t, pool, txlock.Named("other"))
 	increment()
 	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted} {
-		err := locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("read only")}, func(*sql.Tx) error { return nil }, &sql.TxOptions{Isolation: level, ReadOnly: true})
-		if err == nil {
-			t.Error("TiDB begins a transaction that is read only")
-		}
+		err := locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("read only")}, nothing, &sql.TxOptions{Isolation: level, ReadOnly: true})
+		leasetest.Fails(t, "a transaction that is read only", err)
 		err = locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-			first := read(t, tx)
-			increment()
-			if read(t, tx) > first {
-				t.Errorf("after %v: the next transaction is at READ COMMITTED", level)
-			}
+			leasetest.Equal(t, fmt.Sprintf("after %v: the second read is fresh", level), rereads(t, tx, increment), false)
 			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		wants(t, "Run", err, nil)
 	}
 }
 
@@ -625,18 +549,12 @@ func TestTiDBChosenLevel(t *testing.T) {
 	pool := freshTiDB(t, "")
 	increment := incrementing(t, pool, txlock.Named("other"))
 	for _, before := range []string{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET @@transaction_isolation = 'READ-COMMITTED'"} {
-		conn, err := pool.Conn(t.Context())
-		check(t, err)
-		defer func() { _ = conn.Close() }()
+		conn, _ := connection(t, pool)
 		exec(t, conn, "SET @a = 1")
 		exec(t, conn, before)
 		tx, scope := begin(t, conn, sql.LevelDefault)
 		lock(t, scope, txlock.Named("chosen"))
-		first := read(t, tx)
-		increment()
-		if read(t, tx) == first {
-			t.Errorf("%s: the transaction is not at READ COMMITTED", before)
-		}
+		leasetest.Equal(t, before+": the second read is fresh", rereads(t, tx, increment), true)
 		check(t, tx.Rollback())
 	}
 }
@@ -647,23 +565,15 @@ func TestTiDBVersionAfterRead(t *testing.T) {
 	t.Parallel()
 	pool, key := freshTiDB(t, ""), txlock.Named("version")
 	increment := incrementing(t, pool, key)
-	var refused []error
-	var n int
 	var version uint64
-	err := runWith(t, pool, []txlock.Key{txlock.Named("first")}, func(s *txlock.Scope, tx *sql.Tx) (err error) {
-		n = read(t, tx)
+	tries(t, "Version", pool, func(_ int, s *txlock.Scope, tx *sql.Tx) (err error) {
+		read(t, tx)
 		increment()
 		version, err = s.Version(t.Context(), key)
-		refused = append(refused, err)
 		return err
-	})
-	if err != nil || len(refused) != 2 || !errors.Is(refused[0], txlock.ErrStaleSnapshot) {
-		t.Errorf("Version: %v, Run: %v", refused, err)
-	}
-	err = runWith(t, pool, nil, func(s *txlock.Scope, _ *sql.Tx) error { return s.CompareAndBump(t.Context(), key, version) })
-	if !errors.Is(err, txlock.ErrConflict) {
-		t.Errorf("CompareAndBump by the version that belongs to %d: %v, want ErrConflict", n, err)
-	}
+	}, txlock.ErrStaleSnapshot, nil)
+	err := runWith(t, pool, nil, func(s *txlock.Scope, _ *sql.Tx) error { return s.CompareAndBump(t.Context(), key, version) })
+	wants(t, "CompareAndBump by the version that belongs to what was read", err, txlock.ErrConflict)
 }
 
 // TestTiDBVersionBeforeLock: a version that was read at that level belongs to a lock only if it is
@@ -674,38 +584,29 @@ func TestTiDBVersionBeforeLock(t *testing.T) {
 	increment := incrementing(t, pool, key)
 	increment()
 	for name, lock := range map[string]func(s *txlock.Scope, version uint64) error{
-		"Lock":           func(s *txlock.Scope, _ uint64) error { _, err := s.Lock(t.Context(), key); return err },
-		"TryLock":        func(s *txlock.Scope, _ uint64) error { _, err := s.TryLock(t.Context(), key); return err },
-		"LockAll":        func(s *txlock.Scope, _ uint64) error { _, err := s.LockAll(t.Context(), key); return err },
+		"Lock":           func(s *txlock.Scope, _ uint64) error { return second(s.Lock(t.Context(), key)) },
+		"TryLock":        func(s *txlock.Scope, _ uint64) error { return second(s.TryLock(t.Context(), key)) },
+		"LockAll":        func(s *txlock.Scope, _ uint64) error { return second(s.LockAll(t.Context(), key)) },
 		"CompareAndBump": func(s *txlock.Scope, version uint64) error { return s.CompareAndBump(t.Context(), key, version) },
 	} {
-		for _, changes := range []bool{false, true} {
-			var locked []error
-			err := runWith(t, pool, []txlock.Key{txlock.Named("first")}, func(s *txlock.Scope, _ *sql.Tx) error {
-				version, err := s.Version(t.Context(), key)
-				if err != nil {
-					return err
-				}
-				if changes && len(locked) < 2 {
-					increment()
-				}
-				err = lock(s, version)
-				locked = append(locked, err)
+		changes := 0 // of the version, in so many runs
+		locks := func(run int, s *txlock.Scope, _ *sql.Tx) error {
+			version, err := s.Version(t.Context(), key)
+			if err != nil {
 				return err
-			})
-			want := []error{txlock.ErrStaleSnapshot, nil}
-			switch {
-			case name == "CompareAndBump" && changes:
-				want = []error{txlock.ErrConflict, txlock.ErrConflict, nil}
-			case name == "CompareAndBump":
-				want = []error{nil}
-			case changes:
-				want = []error{txlock.ErrStaleSnapshot, txlock.ErrStaleSnapshot, nil}
 			}
-			if err != nil || !slices.EqualFunc(locked, want, errors.Is) {
-				t.Errorf("%s, changes %t: %v, want %v; Run: %v", name, changes, locked, want, err)
+			if run < changes {
+				increment()
 			}
+			return lock(s, version)
 		}
+		unchanged, changed := []error{txlock.ErrStaleSnapshot, nil}, []error{txlock.ErrStaleSnapshot, txlock.ErrStaleSnapshot, nil}
+		if name == "CompareAndBump" {
+			unchanged, changed = []error{nil}, []error{txlock.ErrConflict, txlock.ErrConflict, nil}
+		}
+		tries(t, name, pool, locks, unchanged...)
+		changes = 2
+		tries(t, name+" of what changes", pool, locks, changed...)
 	}
 }
 
@@ -715,14 +616,8 @@ func TestTiDBLooks(t *testing.T) {
 	pool, held := freshTiDB(t, ""), []txlock.Key{txlock.Named("held 1"), txlock.Named("held 2")}
 	tx, s := begin(t, pool, sql.LevelDefault)
 	check(t, second(s.LockAll(t.Context(), held...)))
-	runs := 0
-	err := runWith(t, pool, []txlock.Key{txlock.Named("first")}, func(s *txlock.Scope, _ *sql.Tx) error {
-		runs++
-		_, err := s.LockAny(t.Context(), held[0], held[1], txlock.Named("free"))
-		return err
-	})
-	if err != nil || runs != 1 {
-		t.Errorf("%d runs, %v", runs, err)
-	}
+	tries(t, "LockAny", pool, func(_ int, s *txlock.Scope, _ *sql.Tx) error {
+		return second(s.LockAny(t.Context(), held[0], held[1], txlock.Named("free")))
+	}, nil)
 	check(t, tx.Rollback())
 }
