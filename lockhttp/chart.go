@@ -10,7 +10,7 @@ import (
 // chart is a drawing of the last hour, for the template that makes an SVG of it.
 type chart struct {
 	ID, Title, Text string // Text says in words what is drawn
-	Note            string // what the lines can't tell
+	Note            string // what the lines can't show
 	Top, Half       string // the values at the upper end and in the middle
 	Lines           []line
 	Spans           []span

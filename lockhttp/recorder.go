@@ -42,7 +42,7 @@ type ownSample struct {
 type happening struct {
 	At    time.Time   `json:"at"`   // by the clock of this machine
 	What  string      `json:"what"` // granted, waited, refused, lost, released, dropped, doomed, retried; of looks: held, ended
-	From  string      `json:"from"` // process: this one's observer; server: a look at it
+	From  string      `json:"from"` // process: this one's observer; server: a query
 	Kind  string      `json:"kind"` // of the row
 	Key   string      `json:"key,omitempty"`
 	Slot  int64       `json:"slot"` // of a hashed key, or which row of a lease

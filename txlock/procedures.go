@@ -48,7 +48,7 @@ func (a *attempt) callFor(ctx context.Context) (uint64, error) {
 	return a.granted(r, err)
 }
 
-// The values of p_look: what lockstep_try_1 does about a row that nobody knows to exist.
+// The values of p_look: what lockstep_try_1 does about a row that is not known to exist.
 const (
 	knownRow = iota
 	lookForRow
