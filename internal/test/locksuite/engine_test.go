@@ -173,8 +173,7 @@ func onAnother(t *testing.T, db *testdb.DB, guarded bool, rewrite func(string) s
 
 func manage(t *testing.T, pool *sql.DB) *lease.Manager {
 	t.Helper()
-	m, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
-	check(t, err)
+	m := leasetest.Got(lease.NewManager(pool, lease.PurgeEvery(0, time.Hour)))(t)
 	t.Cleanup(func() { _ = m.Close(context.WithoutCancel(t.Context())) })
 	return m
 }
@@ -295,8 +294,7 @@ func TestOddEngines(t *testing.T) {
 // transaction is still open. A success that says itself that it is can't be believed.
 func contradicted(t *testing.T, pool *sql.DB) {
 	t.Helper()
-	tx, err := pool.BeginTx(t.Context(), nil)
-	check(t, err)
+	tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
 	defer func() { _ = tx.Rollback() }()
 	check(t, second(txlock.Join(t.Context(), tx)))
 	wants(t, "a statement that fails", second(tx.ExecContext(t.Context(), "CREATE TABLE lockstep_broken (")), schema.ErrEngine)

@@ -241,8 +241,7 @@ func TestLostUpdatesOfEveryWay(t *testing.T) {
 		return
 	}
 	testdb.NeedsServer(t)
-	page, err := os.ReadFile(lostPage)
-	check(t, err)
+	page := leasetest.Got(os.ReadFile(lostPage))(t)
 	head, table, ok := strings.Cut(string(page), lostBegin)
 	if !ok {
 		t.Fatalf("%s has no table", lostPage)

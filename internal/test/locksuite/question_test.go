@@ -78,8 +78,7 @@ func TestEngineIsKnown(t *testing.T) {
 		for _, level := range append(levels, sql.LevelReadUncommitted) {
 			for _, readOnly := range []bool{false, true} {
 				options := sql.TxOptions{Isolation: level, ReadOnly: readOnly}
-				tx, err := conn.BeginTx(t.Context(), &options)
-				check(t, err)
+				tx := leasetest.Got(conn.BeginTx(t.Context(), &options))(t)
 				const token = "SELECT token FROM lockstep_jobs WHERE name = ?"
 				check(t, second(session.Ask(t.Context(), tx))) // the one that is asked in transactions
 				before := count(t, db.Admin(), token, name)

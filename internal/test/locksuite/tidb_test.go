@@ -253,8 +253,7 @@ func TestTiDBPurge(t *testing.T) {
 	t.Parallel()
 	const old = 1100
 	db := testdb.Shared(t, testdb.TiDB).Open(t)
-	guarded, err := locksqlc.Open(db.AdminDSN())
-	check(t, err)
+	guarded := leasetest.Got(locksqlc.Open(db.AdminDSN()))(t)
 	defer func() { _ = guarded.Close() }()
 	for i, pool := range []*sql.DB{db.Admin(), guarded} {
 		for table, rest := range map[string]string{
@@ -262,8 +261,7 @@ func TestTiDBPurge(t *testing.T) {
 			"lockstep_once":  "(name, fingerprint, result, done_us, keep_us) VALUES (?, '-', '-', IF(?, UNIX_TIMESTAMP() * 1000000, 0), 3600000000)",
 		} {
 			inAdmin := func(f func(tx *sql.Tx)) *sql.Tx {
-				tx, err := db.Admin().BeginTx(t.Context(), nil)
-				check(t, err)
+				tx := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(t)
 				f(tx)
 				return tx
 			}
@@ -434,8 +432,7 @@ func TestTiDBReadBeforeLock(t *testing.T) {
 func TestTiDBReadBeforeGuard(t *testing.T) {
 	t.Parallel()
 	pool := freshTiDB(t, "")
-	l, err := manage(t, pool).Acquire(t.Context(), txlock.Named("lease"))
-	check(t, err)
+	l := leasetest.Got(manage(t, pool).Acquire(t.Context(), txlock.Named("lease")))(t)
 	tries(t, "Guard", pool, func(_ int, _ *txlock.Scope, tx *sql.Tx) error {
 		read(t, tx)
 		return l.Guard(t.Context(), tx)

@@ -174,8 +174,7 @@ func TestVitessLevel(t *testing.T) {
 		_, err := run(level)
 		wants(t, level.String(), err, schema.ErrEngine)
 		leasetest.Fails(t, level.String(), err, "not at "+level.String())
-		tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
-		check(t, err)
+		tx := leasetest.Got(pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level}))(t)
 		exec(t, tx, "SELECT 1")
 		check(t, tx.Commit())
 		if got, err := run(sql.LevelDefault); got != "REPEATABLE-READ" || err != nil {

@@ -10,17 +10,16 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
+func TestMain(m *testing.M) { Main(m) }
+
 func TestAppUserHasFewRights(t *testing.T) {
-	eachEngine(t, func(t *testing.T, engine Engine) {
+	OnServers(t, func(t *testing.T, engine Engine) {
 		db := Open(t, engine)
 		table := db.CreateTable(t, "rights", "id INT PRIMARY KEY, v INT NOT NULL")
 		app := db.Connect(t)
-		for _, allowed := range []string{
+		check(t, execAll(t.Context(), app, []string{
 			"INSERT INTO " + table + " VALUES (1, 1), (2, 2)", "UPDATE " + table + " SET v = 3 WHERE id = 1", "DELETE FROM " + table + " WHERE id = 2",
-		} {
-			_, err := app.ExecContext(t.Context(), allowed)
-			check(t, err)
-		}
+		}))
 		for _, refused := range []string{
 			"CREATE TABLE more (id INT PRIMARY KEY)", "CREATE TEMPORARY TABLE more (id INT PRIMARY KEY)", "CREATE DATABASE more",
 			"ALTER TABLE " + table + " ADD COLUMN w INT", "DROP TABLE " + table, "TRUNCATE TABLE lockstep_locks",
@@ -38,7 +37,7 @@ func TestAppUserHasFewRights(t *testing.T) {
 // TestWaits proves that a session that waits for a row is told from one that holds it, from one that
 // reads, and from one that does nothing, and that Kill ends a holder.
 func TestWaits(t *testing.T) {
-	eachEngine(t, func(t *testing.T, engine Engine) {
+	OnServers(t, func(t *testing.T, engine Engine) {
 		db := Shared(t, engine).Open(t) // whose sessions are this test's alone
 		table := db.CreateTable(t, "waits", "id INT PRIMARY KEY")
 		db.Exec(t, "INSERT INTO "+table+" VALUES (1)")

@@ -28,8 +28,7 @@ var must = leasetest.Must
 // TestPage proves that the page names what there is, and is short.
 func TestPage(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join(root, "docs", "architecture.md"))
-	must(t, err)
+	page := leasetest.Got(os.ReadFile(filepath.Join(root, "docs", "architecture.md")))(t)
 	for _, wrong := range slices.Concat(wrongNames(string(page)), wrongTrips(string(page)), wrongFloors(string(page), importsOf(t))) {
 		t.Error("docs/architecture.md: " + wrong)
 	}
@@ -290,8 +289,7 @@ func TestDoors(t *testing.T) {
 		"func (s *T) init() { s.b = 1 }":        nil,
 		"func init() { table = make(T) }":       nil,
 	} {
-		file, err := parser.ParseFile(token.NewFileSet(), "", "package p\n"+text, parser.SkipObjectResolution)
-		must(t, err)
+		file := leasetest.Got(parser.ParseFile(token.NewFileSet(), "", "package p\n"+text, parser.SkipObjectResolution))(t)
 		if got := doors(file); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}

@@ -21,54 +21,38 @@ func TestCheck(t *testing.T) {
 		one = "-- name: One :exec\n-- One does something; it has a comment.\nDELETE FROM t WHERE a = ';' AND b = 'it''s';\n"
 		two = "-- name: Two :one\nSELECT a, /* ; */ b FROM t; -- done;\n"
 	)
-	for _, test := range []struct {
-		name    string
-		queries string
-		methods []string
-		want    []string // parts of the problems, in their order
+	for name, test := range map[string]struct {
+		queries, methods string
+		want             []string // parts of the problems, in their order
 	}{
-		{"right", one + two, []string{"One", "Two"}, nil},
-		{"a method of another type", one, []string{"One"}, nil},
-		{"dropped", one + two, []string{"One"}, []string{"q.sql:4: the query Two has 0 methods"}},
-		{"second statement under one name", one + "DELETE FROM t;\n", []string{"One"}, []string{"q.sql:4: the statement has no name"}},
-		{"second on the same line", "-- name: One :exec\nDELETE FROM t; DELETE FROM t;", []string{"One"}, []string{"q.sql:2: the statement has no name"}},
-		{"statement before the first name", "DELETE FROM t;\n" + one, []string{"One"}, []string{"q.sql:1: the statement has no name"}},
-		{"name without statement", "-- name: Two :one\n" + one, []string{"One"}, []string{"q.sql:1: the name Two has no statement"}},
-		{"last name without statement", one + "-- name: Two :one\n", []string{"One"}, []string{"q.sql:4: the name Two has no statement"}},
-		{"same name twice", one + one, []string{"One"}, []string{"q.sql:4: the name One is taken"}},
-		{"no semicolon", "-- name: One :exec\nDELETE FROM t", []string{"One"}, []string{"q.sql:2: the statement has no end"}},
-		{"no command", "-- name: One\nDELETE FROM t;", []string{"One"}, []string{"q.sql:1: sqlc does not know", "q.sql:2: the statement has no name"}},
-		{"unknown command", "-- name: One :exce\nDELETE FROM t;", []string{"One"}, []string{"q.sql:1: sqlc does not know", "q.sql:2:"}},
-		{"no blank", "--name: One :exec\nDELETE FROM t;", []string{"One"}, []string{"q.sql:1: sqlc does not know", "q.sql:2:"}},
-		{"hint", "-- name: One :one\nSELECT /*+ MAX_EXECUTION_TIME(1) */ a FROM t FOR UPDATE;", []string{"One"}, nil},
-		{"minus minus", "-- name: One :one\nSELECT 5--1 FROM t;", []string{"One"}, nil},
+		"right":                           {one + two, "One Two", nil},
+		"a method of another type":        {one, "One", nil},
+		"dropped":                         {one + two, "One", []string{"q.sql:4: the query Two has 0 methods"}},
+		"second statement under one name": {one + "DELETE FROM t;\n", "One", []string{"q.sql:4: the statement has no name"}},
+		"second on the same line":         {"-- name: One :exec\nDELETE FROM t; DELETE FROM t;", "One", []string{"q.sql:2: the statement has no name"}},
+		"statement before the first name": {"DELETE FROM t;\n" + one, "One", []string{"q.sql:1: the statement has no name"}},
+		"name without statement":          {"-- name: Two :one\n" + one, "One", []string{"q.sql:1: the name Two has no statement"}},
+		"last name without statement":     {one + "-- name: Two :one\n", "One", []string{"q.sql:4: the name Two has no statement"}},
+		"same name twice":                 {one + one, "One", []string{"q.sql:4: the name One is taken"}},
+		"no semicolon":                    {"-- name: One :exec\nDELETE FROM t", "One", []string{"q.sql:2: the statement has no end"}},
+		"no command":                      {"-- name: One\nDELETE FROM t;", "One", []string{"q.sql:1: sqlc does not know", "q.sql:2: the statement has no name"}},
+		"unknown command":                 {"-- name: One :exce\nDELETE FROM t;", "One", []string{"q.sql:1: sqlc does not know", "q.sql:2:"}},
+		"no blank":                        {"--name: One :exec\nDELETE FROM t;", "One", []string{"q.sql:1: sqlc does not know", "q.sql:2:"}},
+		"hint":                            {"-- name: One :one\nSELECT /*+ MAX_EXECUTION_TIME(1) */ a FROM t FOR UPDATE;", "One", nil},
+		"minus minus":                     {"-- name: One :one\nSELECT 5--1 FROM t;", "One", nil},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			write(t, filepath.Join(dir, "q.sql"), test.queries)
-			code := "package gen\n\ntype Queries struct{}\n\nfunc (Other) Two() {}\n\ntype Other struct{}\n"
-			for _, method := range test.methods {
-				code += "\nfunc (q *Queries) " + method + "() {}\n"
-			}
-			write(t, filepath.Join(dir, "q.sql.go"), code)
-			problems, err := Check([]string{dir}, dir)
-			check(t, err)
-			if len(problems) != len(test.want) {
-				t.Fatalf("problems: %q, want %d", problems, len(test.want))
-			}
-			for i, want := range test.want {
-				if !strings.Contains(problems[i], want) {
-					t.Errorf("problem %q, want %q", problems[i], want)
-				}
-			}
-		})
+		dir := t.TempDir()
+		check(t, os.WriteFile(filepath.Join(dir, "q.sql"), []byte(test.queries), 0o644))
+		code := "package gen\n\ntype Queries struct{}\n\nfunc (Other) Two() {}\n\ntype Other struct{}\n"
+		for method := range strings.FieldsSeq(test.methods) {
+			code += "\nfunc (q *Queries) " + method + "() {}\n"
+		}
+		check(t, os.WriteFile(filepath.Join(dir, "q.sql.go"), []byte(code), 0o644))
+		problems := leasetest.Got(Check([]string{dir}, dir))(t)
+		if !slices.EqualFunc(problems, test.want, strings.Contains) {
+			t.Errorf("%s: %q, want %q", name, problems, test.want)
+		}
 	}
-}
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	check(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 var check = leasetest.Must
@@ -100,8 +84,7 @@ var elsewhere = []string{
 // primary keys. A range would lock the record behind it and the gaps, and strangers would wait.
 func TestPoints(t *testing.T) {
 	t.Parallel()
-	keys, err := PrimaryKeys(filepath.Join(root, "schema"))
-	check(t, err)
+	keys := leasetest.Got(PrimaryKeys(filepath.Join(root, "schema")))(t)
 	queries, err := Places(filepath.Join(root, "queries"))
 	check(t, err)
 	texts := make(map[string]string)
@@ -119,15 +102,12 @@ func TestPoints(t *testing.T) {
 			t.Errorf("%s runs in callers' transactions, and is no point: %v", name, err)
 		}
 	}
-	script, err := os.ReadFile(filepath.Join(root, "schema/mysql/0005_procedures.sql"))
-	check(t, err)
+	script := leasetest.Got(os.ReadFile(filepath.Join(root, "schema/mysql/0005_procedures.sql")))(t)
 	lockstep, _, found := strings.Cut(string(script), "-- +goose StatementBegin\nDROP PROCEDURE IF EXISTS lockstep_program_2")
 	if !found {
 		t.Error("there is no lockstep_program_2, behind which the statements are the program's")
 	}
-	if err := keys.Script(lockstep); err != nil {
-		t.Errorf("the procedures run in callers' transactions, and have what is no point: %v", err)
-	}
+	leasetest.Wants(t, "the procedures run in callers' transactions, and have what is no point", keys.Script(lockstep), nil)
 }
 
 var (
@@ -270,8 +250,7 @@ func TestPoint(t *testing.T) {
 // QUERY or its time limit has interrupted, so whoever sends one is told how many it has changed.
 func TestChangesAreCounted(t *testing.T) {
 	t.Parallel()
-	queries, err := Places("../../../../queries")
-	check(t, err)
+	queries := leasetest.Got(Places("../../../../queries"))(t)
 	changes := regexp.MustCompile(`(?m)^(UPDATE|DELETE)\b`)
 	for name, q := range queries {
 		if head, _, _ := strings.Cut(q.Text, "\n"); changes.MatchString(q.Text) && strings.HasSuffix(head, ":exec") {
@@ -290,7 +269,7 @@ func TestPlaces(t *testing.T) {
 		"-- name: One :exec\n" + inOwn + "\nDELETE FROM t;\n-- name: Two :exec\nX;\n": false,
 	} {
 		file := filepath.Join(t.TempDir(), "q.sql")
-		write(t, file, text)
+		check(t, os.WriteFile(file, []byte(text), 0o644))
 		queries, err := Places(file)
 		if (err == nil) != ok || ok && !queries["One"].InCallers {
 			t.Errorf("%q: %v, %v", text, queries, err)
@@ -319,8 +298,7 @@ var ownID = []string{"SeesOwnID", "CompareAndBumpNamed", "CompareAndBumpCenter"}
 // LAST_INSERT_ID() that it sets and reads itself, which is an older one on TiDB and Vitess.
 func TestOwnIDIsNotRead(t *testing.T) {
 	t.Parallel()
-	queries, err := Places(filepath.Join(root, "queries"))
-	check(t, err)
+	queries := leasetest.Got(Places(filepath.Join(root, "queries")))(t)
 	texts := make(map[string]string) // all strings of one declaration are one text
 	for name, query := range queries {
 		lines := slices.DeleteFunc(strings.Split(query.Text, "\n"), func(line string) bool { return strings.HasPrefix(line, "--") })

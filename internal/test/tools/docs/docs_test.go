@@ -48,8 +48,7 @@ func pages(t *testing.T) map[string]string {
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
-	check(t, err)
+	text := leasetest.Got(os.ReadFile(filepath.Join(root, filepath.FromSlash(name))))(t)
 	return string(text)
 }
 
@@ -214,8 +213,7 @@ var isCommand = regexp.MustCompile(`^(?:[a-z][a-z-]*|[A-Z_]+=\S*)(?: +(?:[a-z][a
 // declared tells whether a file of a directory has a declaration.
 func declared(t *testing.T, dir, declaration string) bool {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(dir), "*.go"))
-	check(t, err)
+	files := leasetest.Got(filepath.Glob(filepath.Join(root, filepath.FromSlash(dir), "*.go")))(t)
 	return slices.ContainsFunc(files, func(file string) bool {
 		source, err := os.ReadFile(file)
 		return err == nil && strings.Contains(string(source), "\n"+declaration)
@@ -245,8 +243,7 @@ func TestErrors(t *testing.T) {
 			if strings.HasSuffix(file, "_test.go") {
 				continue
 			}
-			source, err := os.ReadFile(file)
-			check(t, err)
+			source := leasetest.Got(os.ReadFile(file))(t)
 			for _, match := range sentinel.FindAllStringSubmatch(string(source), -1) {
 				if !strings.Contains(page, "`"+prefix+match[1]+"`") && !strings.Contains(page, "`txlock."+match[1]+"`") {
 					t.Errorf("docs/reference/errors.md lacks `%s%s`", prefix, match[1])

@@ -17,8 +17,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 // commandsOf returns the commands of parts, by their names.
 func commandsOf(t *testing.T, what string, only ...string) map[string]string {
 	t.Helper()
-	parts, err := chosen(what, time.Minute, only)
-	must(t, err)
+	parts := leasetest.Got(chosen(what, time.Minute, only))(t)
 	commands := make(map[string]string)
 	for _, p := range parts {
 		for _, c := range p.commands {
@@ -33,8 +32,7 @@ func commandsOf(t *testing.T, what string, only ...string) map[string]string {
 // tag in its own part, and all packages of the library in one part.
 func TestParts(t *testing.T) {
 	t.Chdir("../../../..")
-	makefile, err := os.ReadFile("Makefile")
-	must(t, err)
+	makefile := leasetest.Got(os.ReadFile("Makefile"))(t)
 	for _, variable := range []string{"PARTS", "COMMANDS"} {
 		_, rest, _ := strings.Cut(string(makefile), "\n"+variable)
 		line, _, _ := strings.Cut(rest, "\n")
@@ -51,31 +49,19 @@ func TestParts(t *testing.T) {
 		"beside":   {"cd examples && "},
 		"commands": {"cd cmd/lockgen", "TestRefused|"},
 	} {
-		for _, text := range texts {
-			if !strings.Contains(tests[part], text) {
-				t.Errorf("%s has no %q:\n%s", part, text, tests[part])
-			}
-		}
+		leasetest.Says(t, part, tests[part], texts...)
 	}
-	if strings.Contains(tests["others"], "/internal/test/tools/docs") {
-		t.Errorf("the race detector watches one goroutine:\n%s", tests["others"])
-	}
-	for _, text := range []string{"TestGolden", "TestSuite|", "TestRouter", "TestNoUpdateIsLost"} {
-		for part, commands := range tests {
+	for part, commands := range tests {
+		for _, text := range []string{"TestGolden", "TestSuite|", "TestRouter", "TestNoUpdateIsLost", "/internal/test/tools/docs"} { // the last has one goroutine
 			if strings.Contains(commands, text) {
 				t.Errorf("%s names %s", part, text)
 			}
 		}
 	}
-	if commands := commandsOf(t, "verify", "source")["source"]; !strings.Contains(commands, "TestGolden") {
-		t.Errorf("the checks of the source have no TestGolden:\n%s", commands)
-	}
-	if commands := commandsOf(t, "test", "proxies")["proxies"]; !strings.Contains(commands, "-run=^(TestRouter)$") {
-		t.Errorf("the tests of proxies have no TestRouter:\n%s", commands)
-	}
-	if _, err := chosen("test", time.Minute, []string{"leases", "lease"}); err == nil {
-		t.Error("a part that isn't there was chosen")
-	}
+	leasetest.Says(t, "the checks of the source", commandsOf(t, "verify", "source")["source"], "TestGolden")
+	leasetest.Says(t, "the tests of proxies", commandsOf(t, "test", "proxies")["proxies"], "-run=^(TestRouter)$")
+	_, err := chosen("test", time.Minute, []string{"leases", "lease"})
+	leasetest.Fails(t, "a part that isn't there", err)
 }
 
 // TestAll proves that what fails is named, and what comes after it runs.
@@ -89,10 +75,9 @@ func TestAll(t *testing.T) {
 		{name: "good", commands: []command{sh("true")}},
 		{name: "bad", commands: []command{sh("exit $CODE"), sh("echo > " + written)}},
 	}, 1, true)
-	if err == nil || !strings.Contains(err.Error(), "bad: cd ") || !strings.Contains(err.Error(), "exit status 3") || strings.Contains(err.Error(), "good") {
+	if leasetest.Fails(t, "all", err, "bad: cd ", "exit status 3"); strings.Contains(err.Error(), "good") {
 		t.Errorf("the error is %v", err)
 	}
-	if _, err := os.Stat(written); err != nil {
-		t.Error(err)
-	}
+	_, err = os.Stat(written)
+	must(t, err)
 }
