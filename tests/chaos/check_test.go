@@ -232,33 +232,17 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestListen proves that what a client has said is a violation of its server's site.
-func TestListen(t *testing.T) {
-	t.Parallel()
-	s := &site{dir: t.TempDir(), engine: "mariadb"}
-	for name, text := range map[string]string{"mariadb0.1": "", "mariadb1.2": "WARNING: DATA RACE", "mysql0.1": "panic"} {
-		must(t, os.WriteFile(filepath.Join(s.dir, name+".stderr"), []byte(text), 0o600))
-	}
-	must(t, s.listen())
-	if len(s.v.violations) != 1 || s.v.violations[0] != (violation{broken, "mariadb1.2.stderr: WARNING: DATA RACE"}) {
-		t.Errorf("found %v", s.v.violations)
-	}
-}
-
 // TestSchedule proves that the same seed gives the same faults, and another one others,
 // each within the run.
 func TestSchedule(t *testing.T) {
 	t.Parallel()
 	o := options{duration: 5 * time.Minute, seed: 1, perSite: 4, ttl: time.Second}
+	other := o
+	other.seed = 2
 	for i, lane := range lanes {
 		faults := schedule(o, uint64(i), lane)
-		if !slices.Equal(faults, schedule(o, uint64(i), lane)) {
-			t.Errorf("lane %d: the same seed gives other faults", i)
-		}
-		other := o
-		other.seed = 2
-		if slices.Equal(faults, schedule(other, uint64(i), lane)) {
-			t.Errorf("lane %d: another seed gives the same faults", i)
+		if !slices.Equal(faults, schedule(o, uint64(i), lane)) || slices.Equal(faults, schedule(other, uint64(i), lane)) {
+			t.Errorf("lane %d: the same seed gives other faults, or another the same", i)
 		}
 		end := time.Duration(0)
 		for _, f := range faults {
@@ -287,31 +271,36 @@ func TestRefused(t *testing.T) {
 		"-engines mariadb 10s now": `"10s" is no flag`,
 	} {
 		code, err := chaos(t.Context(), strings.Fields("-engines mariadb "+line))
-		if err == nil || code != 2 || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %d, %v, want %q", line, code, err, says)
-		}
+		leasetest.Fails(t, line, err, says)
+		leasetest.Equal(t, line, code, 2)
 	}
 }
 
-// TestTell proves that a violation is told with the command that runs the same again.
+// TestTell proves that a violation, and what a client has said, is told with the command that runs
+// the same again.
 func TestTell(t *testing.T) {
 	t.Parallel()
 	o := options{duration: time.Minute, seed: 7, perSite: 4, workers: 3, ttl: time.Second, without: "lock"}
-	s := &site{options: o, engine: "mariadb", faults: map[string]int{"kill server": 3}, history: []*op{{ID: "a", Kind: "run", Outcome: succeeded, Tries: 2}}}
+	s := &site{options: o, dir: t.TempDir(), engine: "mariadb", faults: map[string]int{"kill server": 3}, history: []*op{{ID: "a", Kind: "run", Outcome: succeeded, Tries: 2}}}
 	r := &result{options: o, sites: []*site{s}}
-	var text strings.Builder
-	if code := r.tell(&text); code != 0 || !strings.Contains(text.String(), "seed 7: nothing is wrong") {
-		t.Errorf("%d: %s", code, &text)
+	told := func(want int) string {
+		var text strings.Builder
+		leasetest.Equal(t, "what tell returns", r.tell(&text), want)
+		return text.String()
 	}
+	for name, text := range map[string]string{"mariadb0.1": "", "mysql0.1": "panic"} {
+		must(t, os.WriteFile(filepath.Join(s.dir, name+".stderr"), []byte(text), 0o600))
+	}
+	must(t, s.listen())
+	leasetest.Says(t, "the report", told(0), "seed 7: nothing is wrong")
 	s.add(overlap, "two of them")
-	text.Reset()
-	leasetest.Equal(t, "what tell returns", r.tell(&text), 1)
-	for range mostShown + 2 {
+	told(1)
+	must(t, os.WriteFile(filepath.Join(s.dir, "mariadb1.2.stderr"), []byte("WARNING: DATA RACE"), 0o600))
+	must(t, s.listen())
+	for range mostShown + 1 {
 		s.add(broken, "once more")
 	}
-	text.Reset()
-	r.tell(&text)
-	leasetest.Says(t, "the report", text.String(),
+	leasetest.Says(t, "the report", told(1), "broken: mariadb1.2.stderr: WARNING: DATA RACE",
 		"overlap: two of them", "broken: and 2 more", "kill server                  3", "FAILED", "-duration 1m0s -seed 7", "-without lock")
 }
 
