@@ -10,7 +10,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"slices"
-	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -84,20 +84,10 @@ func hung(t *testing.T, at *testdb.DB) {
 // cutOff cuts a node off from the others, but not from its clients.
 func cutOff(t *testing.T, at *testdb.DB) {
 	t.Helper()
-	part(t, at.Server())
+	check(t, at.Server().Part(t.Context()))
 	time.Sleep(rand.N(10 * time.Second)) // it is put out after 5 s
-	heal(t, at.Server())
+	check(t, at.Server().Heal(t.Context()))
 	caughtUp(t, at)
-}
-
-func part(t *testing.T, node *testdb.Server) {
-	t.Helper()
-	check(t, node.Part(t.Context()))
-}
-
-func heal(t *testing.T, node *testdb.Server) {
-	t.Helper()
-	check(t, node.Heal(t.Context()))
 }
 
 // caughtUp returns the administrator's pool of a node that is one of three and shows
@@ -162,58 +152,46 @@ func TestCheckOfNodes(t *testing.T) {
 // the node that is left. Check finds the node right afterwards. What to send to which node is a
 // person's decision, which it says.
 func TestRemediesOfGalera(t *testing.T) {
-	if !slices.Contains(testdb.Engines(), testdb.MariaDB) {
-		return // Galera is MariaDB's
-	}
-	nodes := cluster(t, testdb.MariaDB)
-	db := nodes[0].Open(t)
-	finding := func(node *testdb.Server, subject string) (ops.Finding, error) {
-		found, err := ops.New(db.At(t, node).Admin()).Check(t.Context())
-		i := slices.IndexFunc(found, func(f ops.Finding) bool { return f.Name == subject })
-		if err == nil && i < 0 {
-			err = fmt.Errorf("check says nothing of the %s: %+v", subject, found)
-		}
-		if err != nil {
-			return ops.Finding{}, err
-		}
-		return found[i], nil
-	}
-	until := func(node *testdb.Server, want ops.State) ops.Finding {
-		t.Helper()
-		for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
-			f, err := finding(node, "node")
-			if err == nil && f.State == want {
-				return f
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("check says %+v, %v, want %s", f, err, want)
-			}
-		}
-	}
-	until(nodes[0], ops.OK)
-	if f, err := finding(nodes[0], "cluster"); err != nil || f.State != ops.Warn || !strings.Contains(f.Fix, "send all locking transactions to one node") || !strings.Contains(f.Fix, "a person decides") {
-		t.Errorf("of several primaries check says %+v, %v", f, err)
-	}
+	onSome(t, remediesOfGalera, testdb.MariaDB)
+}
 
-	part(t, nodes[2])
-	if f := until(nodes[2], ops.Error); !strings.Contains(f.Fix, "connect to a node of the primary component, or wait until this one has joined it") {
-		t.Errorf("of a node that is cut off check says %+v", f)
+func remediesOfGalera(t *testing.T, nodes []*testdb.Server) {
+	db := nodes[0].Open(t)
+	until := func(node *testdb.Server, want ops.State, subject string, fixes ...string) (f ops.Finding) {
+		t.Helper()
+		if !testdb.Await(2*time.Minute, func() bool {
+			found, err := ops.New(db.At(t, node).Admin()).Check(t.Context())
+			i := slices.IndexFunc(found, func(f ops.Finding) bool { return f.Name == subject })
+			if err == nil && i >= 0 {
+				f = found[i]
+			}
+			return err == nil && i >= 0 && f.State == want
+		}) {
+			t.Fatalf("check says %+v, want %s", f, want)
+		}
+		leasetest.Says(t, "the fix", f.Fix, fixes...)
+		return f
 	}
-	until(nodes[0], ops.OK)
-	heal(t, nodes[2])
-	until(nodes[2], ops.OK)
+	until(nodes[0], ops.OK, "node")
+	until(nodes[0], ops.Warn, "cluster", "send all locking transactions to one node", "a person decides")
+
+	check(t, nodes[2].Part(t.Context()))
+	until(nodes[2], ops.Error, "node", "connect to a node of the primary component, or wait until this one has joined it")
+	until(nodes[0], ops.OK, "node")
+	check(t, nodes[2].Heal(t.Context()))
+	until(nodes[2], ops.OK, "node")
 
 	caughtUp(t, db)
 	check(t, errors.Join(nodes[1].Kill(), nodes[2].Kill()))
-	f := until(nodes[0], ops.Error)
+	f := until(nodes[0], ops.Error, "node")
 	statement := regexp.MustCompile(`SET GLOBAL wsrep_provider_options = '[^']*'`).FindString(f.Fix)
 	if _, err := db.Admin().ExecContext(t.Context(), statement); err != nil {
 		t.Fatalf("%q of %+v: %v", statement, f, err)
 	}
-	until(nodes[0], ops.OK)
+	until(nodes[0], ops.OK, "node")
 	for _, node := range nodes[1:] {
 		check(t, node.Restart(t.Context()))
-		until(node, ops.OK)
+		until(node, ops.OK, "node")
 	}
 }
 
@@ -251,61 +229,50 @@ func minority(t *testing.T, nodes []*testdb.Server) {
 	most := load.NewClient(t, 0, caughtUpConfig(t, db, nodes[0]))
 	few := load.NewClient(t, 2, caughtUpConfig(t, db, nodes[2]))
 	job, lock := txlock.Named("job"), txlock.Named("lock")
-	work := func(ctx context.Context, c *load.Client, who string) error {
-		return locksqlc.Run(ctx, c.DB, []txlock.Key{lock}, func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, "INSERT INTO work VALUES (?, 1)", who)
-			return err
-		})
+	insert := func(ctx context.Context, who string) func(tx *sql.Tx) error {
+		return func(tx *sql.Tx) error { return second(tx.ExecContext(ctx, "INSERT INTO work VALUES (?, 1)", who)) }
+	}
+	work := func(c *load.Client, who string) func(ctx context.Context) error {
+		return func(ctx context.Context) error { return locksqlc.Run(ctx, c.DB, []txlock.Key{lock}, insert(ctx, who)) }
 	}
 	// A guarded pool knows of the view, and the keys have rows.
-	soon(t, "work before", func(ctx context.Context) error { return work(ctx, few, "before") })
-	var before *lease.Lease
+	soon(t, "work before", work(few, "before"))
+	var before, after *lease.Lease
 	soon(t, "Acquire before", func(ctx context.Context) (err error) {
 		before, err = few.Leases.Acquire(ctx, job)
 		return err
 	})
 	caughtUp(t, db)
 
-	part(t, nodes[2])
-	var told []*toldCall
-	for _, call := range []*toldCall{
-		{what: "Run", commits: true, call: func(ctx context.Context) error { return work(ctx, few, "few") }},
-		{what: "Acquire of what is free", call: func(ctx context.Context) error { return acquired(few.Leases.Acquire(ctx, txlock.Named("free"))) }},
-		{what: "TryAcquire of what is free", call: func(ctx context.Context) error {
-			return acquired(few.Leases.TryAcquire(ctx, txlock.Named("another")))
-		}},
-		{what: "Acquire of what is held", call: func(ctx context.Context) error { return acquired(few.Leases.Acquire(ctx, job)) }},
-		{what: "Once", commits: true, call: func(ctx context.Context) error {
-			_, err := locksqlc.Once(ctx, few.DB, txlock.Named("once"), func(tx *sql.Tx) error {
-				_, err := tx.ExecContext(ctx, "INSERT INTO work VALUES ('once', 1)")
-				return err
-			})
-			return err
-		}},
-	} {
-		told = append(told, call.start(t))
+	check(t, nodes[2].Part(t.Context()))
+	acquires := func(name string) func(ctx context.Context) error {
+		return func(ctx context.Context) error { return acquired(few.Leases.Acquire(ctx, txlock.Named(name))) }
 	}
-	var after *lease.Lease
+	ends := []func(){
+		told(t, "Run", true, work(few, "few")),
+		told(t, "Acquire of what is free", false, acquires("free")),
+		told(t, "TryAcquire of what is free", false, func(ctx context.Context) error {
+			return acquired(few.Leases.TryAcquire(ctx, txlock.Named("another")))
+		}),
+		told(t, "Acquire of what is held", false, acquires("job")),
+		told(t, "Once", true, func(ctx context.Context) error {
+			return second(locksqlc.Once(ctx, few.DB, txlock.Named("once"), insert(ctx, "once")))
+		}),
+	}
 	soon(t, "Acquire by a client of the majority", func(ctx context.Context) (err error) {
 		after, err = most.Leases.Acquire(ctx, job, lease.TTL(10*time.Minute)) // the majority may take long to take the node in again
 		return err
 	})
 	wants(t, "held by two: the lease of the minority", before.Err(), txlock.ErrLost)
-	if after.Token() <= before.Token() {
-		t.Errorf("token %d after %d", after.Token(), before.Token())
+	leasetest.Higher(t, after, before)
+	soon(t, "work in the majority", work(most, "most"))
+	for _, end := range ends {
+		end()
 	}
-	soon(t, "work in the majority", func(ctx context.Context) error { return work(ctx, most, "most") })
-	for _, call := range told {
-		call.end(t)
-	}
-	late := (&toldCall{what: "Run of one who is put out", commits: true, call: func(ctx context.Context) error { return work(ctx, few, "late") }}).start(t)
-	late.end(t)
-	late = (&toldCall{what: "Acquire of one who is put out", call: func(ctx context.Context) error {
-		return acquired(few.Leases.Acquire(ctx, txlock.Named("late")))
-	}}).start(t)
-	late.end(t)
+	told(t, "Run of one who is put out", true, work(few, "late"))()
+	told(t, "Acquire of one who is put out", false, acquires("late"))()
 
-	heal(t, nodes[2])
+	check(t, nodes[2].Heal(t.Context()))
 	caughtUp(t, db.At(t, nodes[2])) // joins again
 	for i, node := range nodes {
 		caughtUp(t, db.At(t, node))
@@ -313,15 +280,15 @@ func minority(t *testing.T, nodes []*testdb.Server) {
 	}
 	wants(t, "the lease of the majority", after.Err(), nil)
 	wants(t, "Release", after.Release(t.Context()), nil)
-	soon(t, "work afterwards", func(ctx context.Context) error { return work(ctx, few, "afterwards") })
+	soon(t, "work afterwards", work(few, "afterwards"))
 	for _, name := range []string{"job", "free", "another", "late"} {
 		soon(t, "Acquire afterwards of "+name, func(ctx context.Context) error {
 			l, err := few.Leases.Acquire(ctx, txlock.Named(name))
 			if err != nil {
 				return err
 			}
-			if name == "job" && l.Token() <= after.Token() {
-				t.Errorf("token %d after %d", l.Token(), after.Token())
+			if name == "job" {
+				leasetest.Higher(t, l, after)
 			}
 			return l.Release(ctx)
 		})
@@ -340,61 +307,44 @@ func acquired(l *lease.Lease, err error) error {
 // is made again.
 func soon(t *testing.T, what string, call func(ctx context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := leasetest.Limited(t, time.Minute)
 	err := call(ctx)
-	for err != nil && ctx.Err() == nil {
+	for ; err != nil && ctx.Err() == nil; err = call(ctx) {
 		t.Logf("%s: %v", what, err)
 		time.Sleep(100 * time.Millisecond)
-		err = call(ctx)
 	}
 	if err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
 }
 
-// toldCall is a call of a client of the minority.
-type toldCall struct {
-	what    string
-	commits bool // by a COMMIT of database/sql, which ends with the connection, not with its context
-	call    func(ctx context.Context) error
-	err     error
-	took    time.Duration
-	ended   chan struct{}
-}
-
-// start makes the call in the background.
-func (c *toldCall) start(t *testing.T) *toldCall {
+// told makes a call of a client of the minority in the background, and returns what says what the client was told: an error,
+// which doesn't say that the work may be done again where nobody knows what has become of it, at the
+// latest when the context has ended. A COMMIT of database/sql ends with the connection instead.
+func told(t *testing.T, what string, commits bool, call func(ctx context.Context) error) (end func()) {
 	t.Helper()
-	c.ended = make(chan struct{})
-	go func() {
-		defer close(c.ended)
+	var err error
+	var took time.Duration
+	var calling sync.WaitGroup
+	calling.Go(func() {
 		ctx, cancel := context.WithTimeout(t.Context(), callLimit)
 		defer cancel()
 		begun := time.Now()
-		c.err = c.call(ctx)
-		c.took = time.Since(begun)
-	}()
-	return c
-}
-
-// end says what the client was told: an error, which doesn't say that the work may be done
-// again where nobody knows what has become of it, at the latest when the context has ended.
-func (c *toldCall) end(t *testing.T) {
-	t.Helper()
-	<-c.ended
-	t.Logf("%s: after %v: %v", c.what, c.took, c.err)
-	if c.err == nil {
-		t.Errorf("%s succeeds in the minority", c.what)
-	}
-	if txlock.Retryable(c.err) {
-		t.Errorf("%s: %v is Retryable", c.what, c.err)
-	}
-	limit := callLimit
-	if c.commits {
-		limit += 2 * callLimit // the readTimeout of load.NewClient
-	}
-	if c.took > limit+5*time.Second {
-		t.Errorf("%s ends after %v, want at most %v", c.what, c.took, limit)
+		err = call(ctx)
+		took = time.Since(begun)
+	})
+	return func() {
+		t.Helper()
+		calling.Wait()
+		if err == nil || txlock.Retryable(err) {
+			t.Errorf("%s in the minority: %v, want an error that isn't Retryable", what, err)
+		}
+		limit := callLimit
+		if commits {
+			limit += 2 * callLimit // the readTimeout of load.NewClient
+		}
+		if took > limit+5*time.Second {
+			t.Errorf("%s ends after %v, want at most %v", what, took, limit)
+		}
 	}
 }

@@ -32,53 +32,37 @@ import (
 func TestAsk(t *testing.T) {
 	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
-		clients := clientsOf(t, db, nodes)
-		key := txlock.Named(t.Name())
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-		defer cancel()
-		held, err := clients[0].Leases.Acquire(ctx, key)
-		check(t, err)
-		holder := 0
+		clients, key, ctx := clientsOf(t, db, nodes), txlock.Named(t.Name()), leasetest.Limited(t, 5*time.Minute)
+		held, holder := leasetest.Got(clients[0].Leases.Acquire(ctx, key))(t), 0
 		for round := range 8 {
 			asker, next := clients[(holder+1)%3], clients[(holder+2)%3]
 			if round%2 == 1 {
 				asker, next = next, asker
 			}
-			taken := make(chan *lease.Lease, 1)
+			var l *lease.Lease
 			var waiting sync.WaitGroup
 			waiting.Go(func() {
-				defer close(taken)
-				l, err := next.Leases.Acquire(ctx, key)
-				if err != nil {
-					t.Errorf("round %d: Acquire: %v", round, err)
-					return
-				}
-				taken <- l
+				var err error
+				l, err = next.Leases.Acquire(ctx, key)
+				wants(t, "Acquire", err, nil)
 			})
-			why := fmt.Sprint("round ", round)
-			for err = txlock.ErrNotHeld; errors.Is(err, txlock.ErrNotHeld) && ctx.Err() == nil; { // a node that lags hasn't heard of the holder
+			why, err := fmt.Sprint("round ", round), txlock.ErrNotHeld
+			for errors.Is(err, txlock.ErrNotHeld) && ctx.Err() == nil { // a node that lags hasn't heard of the holder
 				err = asker.Leases.RequestRelease(ctx, key, why)
 			}
-			if err != nil {
-				t.Fatalf("round %d: Ask: %v", round, err)
-			}
+			check(t, err)
 			select {
 			case <-held.ReleaseRequested():
 			case <-ctx.Done():
-				t.Fatalf("round %d: the holder was not told", round)
+				t.Fatalf("%s: the holder was not told", why)
 			}
-			if got, _ := held.ReleaseReason(); got != why {
-				t.Errorf("round %d: asked because of %q, want %q", round, got, why)
-			}
+			got, _ := held.ReleaseReason()
+			leasetest.Equal(t, "why the holder is asked", got, why)
 			check(t, held.Release(ctx))
-			waiting.Wait()
-			l := <-taken
-			if l == nil {
+			if waiting.Wait(); l == nil {
 				return
 			}
-			if l.Token() <= held.Token() {
-				t.Errorf("round %d: the token %d after %d", round, l.Token(), held.Token())
-			}
+			leasetest.Higher(t, l, held)
 			check(t, l.Renew(ctx))
 			if why, asked := l.ReleaseReason(); asked {
 				t.Errorf("round %d: the next holder is asked because of %q", round, why)
@@ -117,42 +101,20 @@ func TestLeasesTogether(t *testing.T) {
 			h.Ledger = load.AddLedger(t, db, kind, in)
 			held = append(held, h)
 		}
-		keptKey, began := txlock.Named("kept"), time.Now()
-		clients := clientsOf(t, db, nodes)
-
-		ctx, stop := context.WithCancel(t.Context())
-		var working sync.WaitGroup
-		var ended atomic.Bool
-		defer working.Wait()
-		defer stop()
+		keptKey, began, clients := txlock.Named("kept"), time.Now(), clientsOf(t, db, nodes)
 		var mu sync.Mutex
 		var grants []kept
-		for _, c := range clients {
-			for _, work := range []func(ctx context.Context){
-				func(ctx context.Context) { several(ctx, c, held) },
-				func(ctx context.Context) { several(ctx, c, held) },
-				func(ctx context.Context) {
-					one := kept{client: c.Number, asked: time.Since(began)}
-					l, err := c.Leases.TryAcquire(ctx, keptKey, lease.HoldAtLeast(keptFor))
-					if err != nil {
-						return
-					}
-					one.token, one.got = l.Token(), time.Since(began)
-					one.released = l.Release(ctx) == nil
-					mu.Lock()
-					defer mu.Unlock()
-					grants = append(grants, one)
-				},
-			} {
-				working.Go(func() {
-					for !ended.Load() && ctx.Err() == nil {
-						limited, cancel := context.WithTimeout(ctx, callLimit)
-						work(limited)
-						cancel()
-						time.Sleep(rand.N(20 * time.Millisecond))
-					}
-				})
+		keep := func(ctx context.Context, c *load.Client) {
+			one := kept{client: c.Number, asked: time.Since(began)}
+			l, err := c.Leases.TryAcquire(ctx, keptKey, lease.HoldAtLeast(keptFor))
+			if err != nil {
+				return
 			}
+			one.token, one.got = l.Token(), time.Since(began)
+			one.released = l.Release(ctx) == nil
+			mu.Lock()
+			defer mu.Unlock()
+			grants = append(grants, one)
 		}
 		more := func(n int) {
 			mu.Lock()
@@ -166,21 +128,27 @@ func TestLeasesTogether(t *testing.T) {
 				t.Errorf("kept: not %d grants to several clients in two minutes: %+v", n, grants)
 			}
 		}
-		more(2)
-		killed(t, nodes[rand.IntN(len(nodes))])
-		hung(t, db.At(t, nodes[rand.IntN(len(nodes))]))
-		more(2)
-		ended.Store(true)
-		working.Wait()
+		load.Beside(3*len(clients), func(i int) {
+			ctx, cancel := context.WithTimeout(t.Context(), callLimit)
+			defer cancel()
+			if c := clients[i/3]; i%3 == 0 {
+				keep(ctx, c)
+			} else {
+				several(ctx, c, held)
+			}
+			time.Sleep(rand.N(20 * time.Millisecond))
+		}, func() {
+			more(2)
+			failsTwice(t, db, nodes)
+			more(2)
+		})
 
 		for i, c := range clients {
-			acquired, cancel := context.WithTimeout(ctx, time.Minute)
-			all, err := c.Leases.AcquireAll(acquired, []txlock.Key{keptKey, txlock.Named("all1"), txlock.Named("all2"), txlock.Named("all3")})
-			cancel()
+			all, err := c.Leases.AcquireAll(leasetest.Limited(t, time.Minute), []txlock.Key{keptKey, txlock.Named("all1"), txlock.Named("all2"), txlock.Named("all3")})
 			if err != nil {
 				t.Fatalf("client %d: AcquireAll at the end: %v", i, err)
 			}
-			wants(t, fmt.Sprintf("client %d: Release at the end", i), all.Release(ctx), nil)
+			wants(t, fmt.Sprintf("client %d: Release at the end", i), all.Release(t.Context()), nil)
 		}
 		for i, node := range nodes {
 			t.Logf("node %d:", i)
@@ -194,6 +162,13 @@ func TestLeasesTogether(t *testing.T) {
 		}
 		checkKept(t, grants)
 	})
+}
+
+// failsTwice kills a node and has one hang.
+func failsTwice(t *testing.T, db *testdb.DB, nodes []*testdb.Server) {
+	t.Helper()
+	killed(t, nodes[rand.IntN(len(nodes))])
+	hung(t, db.At(t, nodes[rand.IntN(len(nodes))]))
 }
 
 // several acquires two of the leases or all, in any order, raises their numbers in a
@@ -289,12 +264,10 @@ func TestEffects(t *testing.T) {
 	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
 		table := db.CreateTable(t, "effects", "id INT AUTO_INCREMENT PRIMARY KEY, kind VARCHAR(10) NOT NULL, n INT NOT NULL, answer VARCHAR(100) NOT NULL")
-		begun := time.Now().Add(-24 * time.Hour)
-		worked := load.NewHistory("Tick", 1)
+		begun, worked := time.Now().Add(-24*time.Hour), load.NewHistory("Tick", 1)
 		var works atomic.Uint64
 		effect := func(ctx context.Context, tx *sql.Tx, kind string, n int, answer string) error {
-			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (kind, n, answer) VALUES (?, ?, ?)", kind, n, answer)
-			return err
+			return second(tx.ExecContext(ctx, "INSERT INTO "+table+" (kind, n, answer) VALUES (?, ?, ?)", kind, n, answer))
 		}
 		var answers sync.Map // by kind and number
 		once := func(ctx context.Context, c *load.Client, kind string, n int) error {
@@ -311,19 +284,16 @@ func TestEffects(t *testing.T) {
 			}
 			return nil
 		}
-		type ask func(ctx context.Context, c *load.Client, n int, at time.Time) error
-		kinds := map[string]ask{
-			"once": func(ctx context.Context, c *load.Client, n int, _ time.Time) error {
-				return once(ctx, c, "once", n)
-			},
-			"ticktx": func(ctx context.Context, c *load.Client, n int, at time.Time) error {
-				_, err := c.Jobs.TickTx(ctx, txlock.Named(table+"ticktx"), at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
+		kinds := []string{"once", "ticktx", "tick"}
+		asks := []func(ctx context.Context, c *load.Client, n int, at time.Time) error{
+			func(ctx context.Context, c *load.Client, n int, _ time.Time) error { return once(ctx, c, "once", n) },
+			func(ctx context.Context, c *load.Client, n int, at time.Time) error {
+				return second(c.Jobs.TickTx(ctx, txlock.Named(table+"ticktx"), at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
 					return effect(ctx, tx, "ticktx", n, "")
-				})
-				return err
+				}))
 			},
-			"tick": func(ctx context.Context, c *load.Client, n int, at time.Time) error {
-				_, err := c.Jobs.Tick(ctx, txlock.Named(table+"tick"), at, func(ctx context.Context, _ time.Time) error {
+			func(ctx context.Context, c *load.Client, n int, at time.Time) error {
+				return second(c.Jobs.Tick(ctx, txlock.Named(table+"tick"), at, func(ctx context.Context, _ time.Time) error {
 					one := load.Hold{Client: c.Number, Token: works.Add(1), Begun: time.Since(worked.Began)}
 					one.End = one.Begun
 					err := once(ctx, c, "tick", n)
@@ -332,54 +302,32 @@ func TestEffects(t *testing.T) {
 					}
 					worked.Add(one)
 					return err
-				})
-				return err
+				}))
 			},
 		}
 
-		ctx, stop := context.WithCancel(t.Context())
-		var working sync.WaitGroup
-		var ended atomic.Bool
-		defer working.Wait()
-		defer stop()
-		var mu sync.Mutex
-		answered, refused := make(map[string]int), make(map[string]*load.Ledger)
-		for kind := range kinds {
-			refused[kind] = load.NewLedger(kind, "")
-		}
-		for i, node := range nodes {
-			at := db.At(t, node)
-			caughtUp(t, at)
-			c := load.NewClient(t, i, at.Config())
-			for kind, ask := range kinds {
-				working.Go(func() {
-					for n := 0; !ended.Load() && ctx.Err() == nil; {
-						limited, cancel := context.WithTimeout(ctx, callLimit)
-						err := ask(limited, c, n, begun.Add(time.Duration(n)*time.Second))
-						cancel()
-						switch {
-						case err == nil:
-							n++
-							mu.Lock()
-							answered[kind] = max(answered[kind], n)
-							mu.Unlock()
-							continue
-						case errors.Is(err, job.ErrPast): // who began the later one was told that this was done
-							n++
-							continue
-						}
-						refused[kind].Failed(err)
-						time.Sleep(rand.N(20 * time.Millisecond))
-					}
-				})
+		clients, refused := clientsOf(t, db, nodes), load.NewLedger("effects", "")
+		next := make([]int, len(clients)*len(kinds))
+		answered := make([]int, len(next))
+		load.Beside(len(next), func(i int) {
+			n := next[i]
+			ctx, cancel := context.WithTimeout(t.Context(), callLimit)
+			err := asks[i%len(kinds)](ctx, clients[i/len(kinds)], n, begun.Add(time.Duration(n)*time.Second))
+			cancel()
+			switch {
+			case err == nil:
+				next[i], answered[i] = n+1, n+1
+			case errors.Is(err, job.ErrPast): // who began the later one was told that this was done
+				next[i]++
+			default:
+				refused.Failed(err)
+				time.Sleep(rand.N(20 * time.Millisecond))
 			}
-		}
-		time.Sleep(time.Second)
-		killed(t, nodes[rand.IntN(len(nodes))])
-		hung(t, db.At(t, nodes[rand.IntN(len(nodes))]))
-		time.Sleep(time.Second)
-		ended.Store(true)
-		working.Wait()
+		}, func() {
+			time.Sleep(time.Second)
+			failsTwice(t, db, nodes)
+			time.Sleep(time.Second)
+		})
 
 		for i, node := range nodes {
 			here := caughtUp(t, db.At(t, node))
@@ -389,20 +337,16 @@ func TestEffects(t *testing.T) {
 				leasetest.Equal(t, fmt.Sprintf("the effect of %s on node %d", key, i), effect, fmt.Sprint(answer))
 				return true
 			})
-			for kind := range kinds {
+			for k, kind := range kinds {
 				var rows, different, last int
 				check(t, here.QueryRow("SELECT COUNT(*), COUNT(DISTINCT n), COALESCE(MAX(n), -1) FROM "+table+" WHERE kind = ?", kind).Scan(&rows, &different, &last))
-				if rows != different || different != last+1 || rows < answered[kind] {
-					t.Errorf("%s on node %d: %d effects of %d numbers up to %d, and %d were answered, want one effect of each", kind, i, rows, different, last, answered[kind])
+				told := max(answered[k], answered[len(kinds)+k], answered[2*len(kinds)+k])
+				if rows != different || different != last+1 || rows < told || told == 0 {
+					t.Errorf("%s on node %d: %d effects of %d numbers up to %d, and %d were answered, want one effect of each", kind, i, rows, different, last, told)
 				}
 			}
 		}
-		for kind, n := range answered {
-			t.Logf("%s: %d, errors %v", kind, n, refused[kind].Errors())
-			if n == 0 {
-				t.Errorf("%s: nothing was done", kind)
-			}
-		}
+		t.Logf("errors %v", refused.Errors())
 		worked.Check(t)
 	})
 }

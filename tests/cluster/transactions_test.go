@@ -32,17 +32,15 @@ func TestAborts(t *testing.T) {
 		table := db.CreateTable(t, "rows", "id INT PRIMARY KEY, n BIGINT NOT NULL")
 		db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
 		pool := locksuite.OpenSQL(true, locksuite.BeginTx)(t, db.Config()).DB()
-		there := db.At(t, nodes[1])
-		caughtUp(t, there)
-		other := locksuite.OpenSQL(true, locksuite.BeginTx)(t, there.Config()).DB()
+		other := locksuite.OpenSQL(true, locksuite.BeginTx)(t, caughtUpConfig(t, db, nodes[1])).DB()
 		key, in := txlock.Named(t.Name()), load.Inside(t, db)
 		aborted := 0
 		for end := time.Now().Add(15 * time.Second); !t.Failed() && (time.Now().Before(end) || aborted < 10); {
 			tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
-			scope, err := locksqlc.Join(t.Context(), tx)
-			check(t, err)
-			if _, err = scope.Lock(t.Context(), key); err != nil && !errors.Is(err, txlock.ErrDeadlock) {
-				t.Errorf("Lock: %v, want ErrDeadlock", err)
+			scope := leasetest.Got(locksqlc.Join(t.Context(), tx))(t)
+			_, err := scope.Lock(t.Context(), key)
+			if err != nil {
+				wants(t, "Lock", err, txlock.ErrDeadlock)
 			}
 			var overtaking sync.WaitGroup
 			overtaking.Go(func() {
@@ -68,7 +66,6 @@ func TestAborts(t *testing.T) {
 			_ = tx.Rollback()
 			overtaking.Wait()
 		}
-		t.Logf("%d aborted", aborted)
 	})
 }
 
@@ -109,36 +106,27 @@ func TestOptimisticEnds(t *testing.T) {
 		in := load.Tables(t, db)
 		quiet, ends := load.AddLedger(t, db, "quiet", in), load.AddLedger(t, db, "ends", in)
 		watch := &overtaken{t: t}
-		var working sync.WaitGroup
+		var pools []*sql.DB
+		trips, count := testdb.CountTrips(t)
 		for i, node := range nodes[:2] {
 			cfg := caughtUpConfig(t, db, node)
-			trips, count := testdb.CountTrips(t)
-			count(cfg)
-			cfg.InterpolateParams = true
-			pool := openGuarded(t, cfg, txlock.Observe(watch.observe))
 			if i == 0 {
-				for _, connected := range []bool{false, true} {
-					before := trips.Count()
-					quiet.Optimistic(t.Context(), pool)
-					want := 5 // one to begin, three of the program and one to end
-					if db.Engine() == testdb.MariaDB {
-						want = 6 // a node executes what it takes for a single statement once more
-					}
-					if n := trips.Count() - before; connected && n != want {
-						t.Errorf("%d round trips, want %d", n, want)
-					}
-				}
-				quiet.Check(t, caughtUp(t, db))
+				count(cfg)
 			}
-			for range 2 {
-				working.Go(func() {
-					for deadline := time.Now().Add(2 * time.Minute); watch.ended.Load() < 10 && time.Now().Before(deadline); {
-						ends.Optimistic(t.Context(), pool)
-					}
-				})
-			}
+			cfg.InterpolateParams = true
+			pools = append(pools, openGuarded(t, cfg, txlock.Observe(watch.observe)))
 		}
-		working.Wait()
+		quiet.Optimistic(t.Context(), pools[0]) // connects
+		before, want := trips.Count(), 5        // one to begin, three of the program and one to end
+		if db.Engine() == testdb.MariaDB {
+			want = 6 // a node executes what it takes for a single statement once more
+		}
+		quiet.Optimistic(t.Context(), pools[0])
+		leasetest.Equal(t, "round trips", trips.Count()-before, want)
+		quiet.Check(t, caughtUp(t, db))
+		load.Beside(2*len(pools), func(i int) { ends.Optimistic(t.Context(), pools[i%2]) }, func() {
+			testdb.Await(2*time.Minute, func() bool { return watch.ended.Load() >= 10 })
+		})
 		t.Logf("%d ends were refused, errors %v", watch.ended.Load(), ends.Errors())
 		if watch.ended.Load() == 0 {
 			t.Error("the cluster has refused none")
@@ -157,42 +145,38 @@ func TestSales(t *testing.T) {
 		db.Exec(t, "CREATE TABLE stock (id INT PRIMARY KEY, n BIGINT NOT NULL)")
 		db.Grant(t, "stock")
 		db.Exec(t, "INSERT INTO stock VALUES (1, 0)")
-		const enough = 300
 		var sold, unknown atomic.Int64
-		var working sync.WaitGroup
+		var pools []*sql.DB
 		for _, node := range nodes[:2] {
 			for _, interpolates := range []bool{false, true} {
 				cfg := caughtUpConfig(t, db, node)
 				cfg.InterpolateParams = interpolates
-				pool := openGuarded(t, cfg)
-				working.Go(func() {
-					for begun := time.Now(); sold.Load() < enough && time.Since(begun) < 2*time.Minute; {
-						err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-							locks, err := locksqlc.Join(t.Context(), tx)
-							if err != nil {
-								return err
-							}
-							var n int64
-							if err := tx.QueryRowContext(locks.LockWith(t.Context(), txlock.Named("stock")), "SELECT n FROM stock WHERE id = ?", 1).Scan(&n); err != nil {
-								return err
-							}
-							_, err = tx.ExecContext(locks.CommitWith(t.Context(), 1), "UPDATE stock SET n = ? WHERE id = ?", n+1, 1)
-							return err
-						})
-						switch {
-						case err == nil:
-							sold.Add(1)
-						case errors.Is(err, txlock.ErrUnknownOutcome):
-							unknown.Add(1)
-						case !txlock.Retryable(err): // else it was run often enough
-							t.Errorf("a sale: %v", err)
-							return
-						}
-					}
-				})
+				pools = append(pools, openGuarded(t, cfg))
 			}
 		}
-		working.Wait()
+		load.Beside(len(pools), func(i int) {
+			err := locksqlc.Run(t.Context(), pools[i], nil, func(tx *sql.Tx) error {
+				locks, err := locksqlc.Join(t.Context(), tx)
+				if err != nil {
+					return err
+				}
+				var n int64
+				if err := tx.QueryRowContext(locks.LockWith(t.Context(), txlock.Named("stock")), "SELECT n FROM stock WHERE id = ?", 1).Scan(&n); err != nil {
+					return err
+				}
+				return second(tx.ExecContext(locks.CommitWith(t.Context(), 1), "UPDATE stock SET n = ? WHERE id = ?", n+1, 1))
+			})
+			switch {
+			case err == nil:
+				sold.Add(1)
+			case errors.Is(err, txlock.ErrUnknownOutcome):
+				unknown.Add(1)
+			case !txlock.Retryable(err): // else it was run often enough
+				t.Errorf("a sale: %v", err)
+			}
+		}, func() {
+			testdb.Await(2*time.Minute, func() bool { return sold.Load() >= 300 || t.Failed() })
+		})
 		for _, node := range nodes {
 			var n int64
 			check(t, caughtUp(t, db.At(t, node)).QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = 1").Scan(&n))
@@ -200,7 +184,6 @@ func TestSales(t *testing.T) {
 				t.Errorf("%d were sold, %d acknowledged, of %d nobody knows", n, sold.Load(), unknown.Load())
 			}
 		}
-		t.Logf("%d sales, of %d nobody knows", sold.Load(), unknown.Load())
 	})
 }
 
@@ -217,51 +200,33 @@ func (o *retried) observe(_ context.Context, e txlock.Event) {
 	}
 }
 
-// TestRefusedCommits has two members commit under one lock, at once, until the group has
-// refused some. A pool whose user may ask in which view the member is begins all of them
+// TestRefusedCommits has two members of a Group Replication commit under one lock, at once, until the
+// group has refused some. A pool whose user may ask in which view the member is begins all of them
 // again but for the first; one whose user may not has each as an error. Then the member
 // leaves the group and comes back, under load: nothing is done twice.
 func TestRefusedCommits(t *testing.T) {
-	onGroup(t, refusedCommits)
-}
-
-// onGroup runs a test on a Group Replication.
-func onGroup(t *testing.T, test func(t *testing.T, nodes []*testdb.Server)) {
-	t.Helper()
-	if slices.Contains(testdb.Engines(), testdb.MySQL) {
-		test(t, cluster(t, testdb.MySQL))
-	}
+	onSome(t, refusedCommits, testdb.MySQL)
 }
 
 func refusedCommits(t *testing.T, nodes []*testdb.Server) {
 	db := nodes[0].Open(t)
 	in := load.Tables(t, db)
-	play := func(kind string, until func(again, unknown int) bool, meanwhile func()) (again, unknown int) {
+	play := func(kind string, meanwhile func(count func() (again, unknown int))) (again, unknown int) {
 		l, watch := load.AddLedger(t, db, kind, in), &retried{number: 3101}
 		count := func() (again, unknown int) {
 			return int(watch.n.Load()), l.Errors()["Error 3101"]
 		}
-		var working sync.WaitGroup
-		var ended atomic.Bool
+		var pools []*sql.DB
 		for _, node := range nodes[:2] {
 			cfg := caughtUpConfig(t, db, node)
 			cfg.ReadTimeout, cfg.Logger = 2*callLimit, &mysql.NopLogger{}
-			pool := openGuarded(t, cfg, txlock.Observe(watch.observe))
-			for range 3 {
-				working.Go(func() {
-					for deadline := time.Now().Add(5 * time.Minute); !ended.Load() && !until(count()) && time.Now().Before(deadline); {
-						ctx, cancel := context.WithTimeout(t.Context(), callLimit)
-						l.Locked(ctx, pool)
-						cancel()
-					}
-				})
-			}
+			pools = append(pools, openGuarded(t, cfg, txlock.Observe(watch.observe)))
 		}
-		if meanwhile != nil {
-			meanwhile()
-			ended.Store(true)
-		}
-		working.Wait()
+		load.Beside(3*len(pools), func(i int) {
+			ctx, cancel := context.WithTimeout(t.Context(), callLimit)
+			defer cancel()
+			l.Locked(ctx, pools[i%2])
+		}, func() { meanwhile(count) })
 		for _, node := range nodes {
 			l.Check(t, caughtUp(t, db.At(t, node)))
 		}
@@ -269,15 +234,17 @@ func refusedCommits(t *testing.T, nodes []*testdb.Server) {
 		t.Logf("%s: %d begun again after 3101, errors %v", kind, again, l.Errors())
 		return again, unknown
 	}
-	if again, unknown := play("may not ask", func(_, unknown int) bool { return unknown >= 30 }, nil); again > 0 || unknown < 30 {
+	until := func(enough func(again, unknown int) bool) func(func() (int, int)) {
+		return func(count func() (int, int)) { testdb.Await(5*time.Minute, func() bool { return enough(count()) }) }
+	}
+	if again, unknown := play("may not ask", until(func(_, unknown int) bool { return unknown >= 30 })); again > 0 || unknown < 30 {
 		t.Errorf("without the privilege: %d were begun again, %d are unknown", again, unknown)
 	}
 	load.MayAskTheGroup(t, db)
-	if again, unknown := play("asks", func(again, _ int) bool { return again >= 300 }, nil); again < 300 || unknown > again/4 {
+	if again, unknown := play("asks", until(func(again, _ int) bool { return again >= 300 })); again < 300 || unknown > again/4 {
 		t.Errorf("with the privilege: %d were begun again, %d are unknown", again, unknown)
 	}
-	never := func(_, _ int) bool { return false }
-	play("leaves", never, func() {
+	play("leaves", func(func() (int, int)) {
 		for range 3 {
 			time.Sleep(2 * time.Second)
 			there := db.At(t, nodes[1])

@@ -71,39 +71,29 @@ func (l *Load) ledgers() []*Ledger { return []*Ledger{l.locked, l.optimistic, l.
 // at. Afterwards all is to be had again, by each of them.
 func (l *Load) Run(t *testing.T, clients []*Client, faults func()) {
 	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	var working sync.WaitGroup
-	var ended atomic.Bool
-	defer working.Wait()
-	defer stop()
 	acquires := [][]lease.AcquireOption{nil}
 	if l.shared {
 		acquires = append(acquires, []lease.AcquireOption{lease.Fair()})
 	}
+	var works []func(ctx context.Context)
 	for _, c := range clients {
-		for _, work := range l.works(c) {
-			working.Go(func() {
-				for !ended.Load() && ctx.Err() == nil {
-					limited, cancel := context.WithTimeout(ctx, CallLimit)
-					work(limited)
-					cancel()
-					time.Sleep(rand.N(20 * time.Millisecond))
-				}
-			})
-		}
+		works = append(works, l.works(c)...)
 	}
-	faults()
-	ended.Store(true)
-	working.Wait()
+	Beside(len(works), func(i int) {
+		limited, cancel := context.WithTimeout(t.Context(), CallLimit)
+		defer cancel()
+		works[i](limited)
+		time.Sleep(rand.N(20 * time.Millisecond))
+	}, faults)
 	for _, c := range clients {
 		for _, opts := range acquires {
-			acquired, cancel := context.WithTimeout(ctx, time.Minute)
+			acquired, cancel := context.WithTimeout(t.Context(), time.Minute)
 			held, err := c.Leases.Acquire(acquired, txlock.Named("polled"), opts...)
 			cancel()
 			if err != nil {
 				t.Fatalf("client %d: Acquire at the end: %v", c.Number, err)
 			}
-			if err := held.Release(ctx); err != nil {
+			if err := held.Release(t.Context()); err != nil {
 				t.Errorf("client %d: Release at the end: %v", c.Number, err)
 			}
 		}
@@ -111,6 +101,23 @@ func (l *Load) Run(t *testing.T, clients []*Client, faults func()) {
 	for _, one := range append(l.ledgers(), l.ticks.Ledger) {
 		t.Logf("%s: errors %v", one.Kind, one.Errors())
 	}
+}
+
+// Beside has goroutines work again and again while something else is done, and until they have
+// ended what they were at.
+func Beside(n int, work func(i int), meanwhile func()) {
+	var working sync.WaitGroup
+	var ended atomic.Bool
+	for i := range n {
+		working.Go(func() {
+			for !ended.Load() {
+				work(i)
+			}
+		})
+	}
+	defer working.Wait()
+	defer ended.Store(true) // also where the test ends in the middle
+	meanwhile()
 }
 
 // works are what a client does, again and again.
