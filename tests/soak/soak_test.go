@@ -83,8 +83,7 @@ func TestSoakNoticesFaults(t *testing.T) {
 			}
 			check(t, err)
 			check(t, s.makeRecords(t.Context(), "x"))
-			journal, err := newJournal(filepath.Join(t.TempDir(), "figures.csv"), 1)
-			check(t, err)
+			journal := leasetest.Got(newJournal(filepath.Join(t.TempDir(), "figures.csv"), 1))(t)
 			defer func() { _ = journal.close() }()
 			r := &runner{options: options{out: t.TempDir(), every: time.Second}, sites: []*site{s}, journal: journal, asked: make(map[*site]float64)}
 			told := func(want int) {
