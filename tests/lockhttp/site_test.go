@@ -180,11 +180,7 @@ var update = flag.Bool("update", false, "write docs/lockhttp-*.png, after some m
 
 // TestScreenshots makes the pictures of the documentation, which are small files.
 func TestScreenshots(t *testing.T) {
-	onOne(t, screenshots) // MySQL, if it is there, which tells more
-}
-
-func screenshots(t *testing.T, engine testdb.Engine) {
-	s := visit(t, engine, plain)
+	s := visit(t, one(), plain)
 	m := s.manager(lease.WithLabel("web-2/815: nightly report"))
 	report := leasetest.Got(m.Acquire(lease.WithOwner(t.Context(), "web-2/815"), txlock.Named("report")))(s)
 	defer func() { _ = report.Release(context.WithoutCancel(t.Context())) }()
@@ -235,17 +231,8 @@ func (s *site) work(during time.Duration) {
 	}
 }
 
-func onEach(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
-	for _, engine := range testdb.Engines() { // one after the other: a browser needs a core
-		t.Run(string(engine), func(t *testing.T) { test(t, engine) })
-	}
-}
-
-// onOne runs a test of what the server has no part in.
-func onOne(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
-	engines := testdb.Engines()
-	test(t, engines[len(engines)-1])
-}
+// one is an engine for a test of what the server has no part in: MySQL, if it is there, which tells more.
+func one() testdb.Engine { return testdb.Engines()[len(testdb.Engines())-1] }
 
 // every is what all pages show.
 var every = []string{"", "locks", "leases", "waits", "queues", "jobs", "leaders", "events", "search?q=order", "key?key=order%3A42"}
@@ -254,156 +241,150 @@ var every = []string{"", "locks", "leases", "waits", "queues", "jobs", "leaders"
 // policy or an error of a script, and that each has what a screen reader needs; that the
 // search leads to a key by the keyboard; and that a key which is a script is a text.
 func TestPagesInBrowser(t *testing.T) {
-	onEach(t, func(t *testing.T, engine testdb.Engine) {
-		s := visit(t, engine, plain)
-		const evil = `<script>document.title="owned"</script><img src=x onerror="document.title='owned'">`
-		s.lock(txlock.Named("order:42"), txlock.Named(evil), txlock.Named("order:\x1b[2J"))
-		tx, scope := s.begin()
-		s.wait(tx, scope, txlock.Named("order:42"))
-		held := leasetest.Got(s.manager(lease.WithLabel(evil)).Acquire(t.Context(), txlock.Named("report")))(s)
-		defer func() { _ = held.Release(context.WithoutCancel(t.Context())) }()
+	for _, engine := range testdb.Engines() { // one after the other: a browser needs a core
+		t.Run(string(engine), func(t *testing.T) {
+			s := visit(t, engine, plain)
+			const evil = `<script>document.title="owned"</script><img src=x onerror="document.title='owned'">`
+			s.lock(txlock.Named("order:42"), txlock.Named(evil), txlock.Named("order:\x1b[2J"))
+			tx, scope := s.begin()
+			s.wait(tx, scope, txlock.Named("order:42"))
+			held := leasetest.Got(s.manager(lease.WithLabel(evil)).Acquire(t.Context(), txlock.Named("report")))(s)
+			defer func() { _ = held.Release(context.WithoutCancel(t.Context())) }()
 
-		messages := browser.Console(s.tab, t)
-		for _, page := range every {
-			s.open(page)
-			s.becomes("waiting", "Live")
-			for _, needed := range []string{"header", "nav[aria-label]", "main h1", "form[role=search] label[for=q]", "[role=status][aria-live=polite]", "html[lang]", ".skip[href='#main']"} {
-				if !eval[bool](s, fmt.Sprintf("!!document.querySelector(%q)", needed)) {
-					t.Errorf("%q has no %s", page, needed)
+			messages := browser.Console(s.tab, t)
+			for _, page := range every {
+				s.open(page)
+				s.becomes("waiting", "Live")
+				for _, needed := range []string{"header", "nav[aria-label]", "main h1", "form[role=search] label[for=q]", "[role=status][aria-live=polite]", "html[lang]", ".skip[href='#main']"} {
+					if !eval[bool](s, fmt.Sprintf("!!document.querySelector(%q)", needed)) {
+						t.Errorf("%q has no %s", page, needed)
+					}
+				}
+				if wrong := eval[[]string](s, `[...document.querySelectorAll("table")].filter(t => !t.caption || [...t.rows].some(r => !r.querySelector("th[scope]"))).map(t => t.outerHTML)`); len(wrong) > 0 {
+					t.Errorf("%q has tables without a caption or headers: %s", page, wrong)
+				}
+				if eval[string](s, "document.title") == "owned" || eval[bool](s, `!!document.querySelector("#live script, #live img")`) {
+					t.Errorf("on %q a key is a script", page)
 				}
 			}
-			if wrong := eval[[]string](s, `[...document.querySelectorAll("table")].filter(t => !t.caption || [...t.rows].some(r => !r.querySelector("th[scope]"))).map(t => t.outerHTML)`); len(wrong) > 0 {
-				t.Errorf("%q has tables without a caption or headers: %s", page, wrong)
+			s.open("locks")
+			s.becomes(strconv.Quote(evil), `order:\x1b[2J`)
+			s.open("leases")
+			s.becomes(evil)
+			s.do(focus("#q"), chromedp.KeyEvent("order:42\r"))
+			s.becomes("Keys that are held")
+			s.do(focus("#found-section a"), chromedp.KeyEvent("\r"))
+			s.becomes("Transaction locks of this key")
+			if title := eval[string](s, "document.title"); !strings.HasPrefix(title, "order:42 ") {
+				t.Errorf("the search leads to %q", title)
 			}
-			if eval[string](s, "document.title") == "owned" || eval[bool](s, `!!document.querySelector("#live script, #live img")`) {
-				t.Errorf("on %q a key is a script", page)
+			if wrong := messages(); len(wrong) > 0 {
+				t.Errorf("the browser complains: %q", wrong)
 			}
-		}
-		s.open("locks")
-		s.becomes(strconv.Quote(evil), `order:\x1b[2J`)
-		s.open("leases")
-		s.becomes(evil)
-		s.do(focus("#q"), chromedp.KeyEvent("order:42\r"))
-		s.becomes("Keys that are held")
-		s.do(focus("#found-section a"), chromedp.KeyEvent("\r"))
-		s.becomes("Transaction locks of this key")
-		if title := eval[string](s, "document.title"); !strings.HasPrefix(title, "order:42 ") {
-			t.Errorf("the search leads to %q", title)
-		}
-		if wrong := messages(); len(wrong) > 0 {
-			t.Errorf("the browser complains: %q", wrong)
-		}
-	})
+		})
+	}
 }
 
 // TestFirstScreen proves that the overview begins with what needs a person, that its charts have
 // axes and, by the keyboard, numbers, and that they stay open while the page is live.
 func TestFirstScreen(t *testing.T) {
-	onOne(t, func(t *testing.T, engine testdb.Engine) {
-		s := visit(t, engine, plain)
-		s.open("")
-		s.becomes("Nothing: no session waits for long", "Live")
-		s.contended(txlock.Named("order:42"))
-		s.becomes("1 session waiting; held by session", "order:42")
-		leasetest.Equal(t, "how the first screen begins", eval[string](s, `document.querySelector("main section h2").textContent`), "Needs a person")
-		if wrong := eval[int](s, `[...document.querySelectorAll("figure svg")].filter(f => f.querySelectorAll("text").length !== 7 || !f.getAttribute("aria-label")).length`); wrong > 0 {
-			t.Errorf("%d charts have no axes", wrong)
-		}
-		s.do(focus("#chart-waiting-numbers summary"), chromedp.KeyEvent("\r"))
-		s.becomes("the most in ten minutes", "10–0 min ago")
-		s.updates()
-		if !eval[bool](s, `document.getElementById("chart-waiting-numbers").open`) {
-			t.Error("an update has closed the numbers")
-		}
-		s.open("events")
-		s.becomes(" s ago")
-		if exact := eval[string](s, `document.querySelector("tbody time").title`); !strings.HasSuffix(exact, " UTC") {
-			t.Errorf("the exact time is %q", exact)
-		}
-	})
+	s := visit(t, one(), plain)
+	s.open("")
+	s.becomes("Nothing: no session waits for long", "Live")
+	s.contended(txlock.Named("order:42"))
+	s.becomes("1 session waiting; held by session", "order:42")
+	leasetest.Equal(t, "how the first screen begins", eval[string](s, `document.querySelector("main section h2").textContent`), "Needs a person")
+	if wrong := eval[int](s, `[...document.querySelectorAll("figure svg")].filter(f => f.querySelectorAll("text").length !== 7 || !f.getAttribute("aria-label")).length`); wrong > 0 {
+		t.Errorf("%d charts have no axes", wrong)
+	}
+	s.do(focus("#chart-waiting-numbers summary"), chromedp.KeyEvent("\r"))
+	s.becomes("the most in ten minutes", "10–0 min ago")
+	s.updates()
+	if !eval[bool](s, `document.getElementById("chart-waiting-numbers").open`) {
+		t.Error("an update has closed the numbers")
+	}
+	s.open("events")
+	s.becomes(" s ago")
+	if exact := eval[string](s, `document.querySelector("tbody time").title`); !strings.HasSuffix(exact, " UTC") {
+		t.Errorf("the exact time is %q", exact)
+	}
 }
 
 // TestLive proves that a page shows what changes without being loaded again, while the focus
 // and what is typed stay, and that it can be paused.
 func TestLive(t *testing.T) {
-	onOne(t, func(t *testing.T, engine testdb.Engine) {
-		s := visit(t, engine, plain)
-		s.open("locks")
-		s.staysLive("Live")
-		if strings.Contains(s.text(), "every 2 seconds") {
-			t.Error("no events come through")
-		}
-		s.do(click("#pause"))
-		s.becomes("Paused")
-		s.contended(txlock.Named("order:43"))
-		s.do(click("#pause"))
-		s.becomes("order:43")
-	})
+	s := visit(t, one(), plain)
+	s.open("locks")
+	s.staysLive("Live")
+	if strings.Contains(s.text(), "every 2 seconds") {
+		t.Error("no events come through")
+	}
+	s.do(click("#pause"))
+	s.becomes("Paused")
+	s.contended(txlock.Named("order:43"))
+	s.do(click("#pause"))
+	s.becomes("order:43")
 }
 
 // TestFocusStays proves that the focus stays on a row while rows before it come and go, so that
 // the next key that is pressed does what it is pressed for.
 func TestFocusStays(t *testing.T) {
-	onOne(t, func(t *testing.T, engine testdb.Engine) {
-		s := visit(t, engine, plain)
-		m := s.manager()
-		acquire := func(name string) *lease.Lease {
-			held := leasetest.Got(m.Acquire(t.Context(), txlock.Named(name)))(s)
-			t.Cleanup(func() { _ = held.Release(context.WithoutCancel(t.Context())) })
-			return held
-		}
-		first := acquire("report:1")
-		acquire("report:3")
-		s.open("leases")
-		s.becomes("report:1", "report:3", "Live")
-		s.do(focus(`a[href$="report%3A3"]`))
-		acquire("report:2")
-		s.becomes("report:2")
-		s.must(first.Release(t.Context()))
-		if !testdb.Await(2*time.Minute, func() bool { return !strings.Contains(s.text(), "report:1") }) {
-			t.Fatalf("the page goes on to show what is released:\n%s", s.text())
-		}
-		if focused := eval[string](s, "document.activeElement.innerText"); focused != "report:3" {
-			t.Fatalf("the focus is on %q", focused)
-		}
-		s.do(chromedp.KeyEvent("\r"))
-		s.becomes("Leases, readers and permits of this key")
-	})
+	s := visit(t, one(), plain)
+	m := s.manager()
+	acquire := func(name string) *lease.Lease {
+		held := leasetest.Got(m.Acquire(t.Context(), txlock.Named(name)))(s)
+		t.Cleanup(func() { _ = held.Release(context.WithoutCancel(t.Context())) })
+		return held
+	}
+	first := acquire("report:1")
+	acquire("report:3")
+	s.open("leases")
+	s.becomes("report:1", "report:3", "Live")
+	s.do(focus(`a[href$="report%3A3"]`))
+	acquire("report:2")
+	s.becomes("report:2")
+	s.must(first.Release(t.Context()))
+	if !testdb.Await(2*time.Minute, func() bool { return !strings.Contains(s.text(), "report:1") }) {
+		t.Fatalf("the page goes on to show what is released:\n%s", s.text())
+	}
+	if focused := eval[string](s, "document.activeElement.innerText"); focused != "report:3" {
+		t.Fatalf("the focus is on %q", focused)
+	}
+	s.do(chromedp.KeyEvent("\r"))
+	s.becomes("Leases, readers and permits of this key")
 }
 
 // TestPolling proves the same where no events come through, and that a lost connection is
 // told and found again.
 func TestPolling(t *testing.T) {
-	onOne(t, func(t *testing.T, engine testdb.Engine) {
-		var down atomic.Bool
-		s := visit(t, engine, func(h http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if down.Load() || strings.Contains(r.Header.Get("Accept"), "event-stream") {
-					http.Error(w, "not today", http.StatusBadGateway)
-					return
-				}
-				h.ServeHTTP(w, r)
-			})
-		})
-		s.open("locks")
-		s.staysLive("Live, every 2 seconds")
-		down.Store(true)
-		s.becomes("Not connected. What is below was seen")
-		if top := eval[float64](s, `document.getElementById("lost").getBoundingClientRect().top`); top < 0 || top > 400 || !eval[bool](s, `document.getElementById("live").classList.contains("old")`) {
-			t.Errorf("a lost connection can be missed: it is told %v pixels below the top", top)
-		}
-		for _, scheme := range []string{"light", "dark"} {
-			browser.Colours(s.tab, t, scheme)
-			if got := s.contrast(`document.getElementById("lost")`, `document.getElementById("lost")`); got < 4.5 {
-				t.Errorf("%s: the contrast of a lost connection is %v", scheme, got)
+	var down atomic.Bool
+	s := visit(t, one(), func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if down.Load() || strings.Contains(r.Header.Get("Accept"), "event-stream") {
+				http.Error(w, "not today", http.StatusBadGateway)
+				return
 			}
-		}
-		down.Store(false)
-		s.becomes("Live, every 2 seconds")
-		if eval[bool](s, `document.getElementById("lost").offsetHeight > 0 || document.getElementById("live").classList.contains("old")`) {
-			t.Error("a page that is live again says that it isn't connected")
-		}
+			h.ServeHTTP(w, r)
+		})
 	})
+	s.open("locks")
+	s.staysLive("Live, every 2 seconds")
+	down.Store(true)
+	s.becomes("Not connected. What is below was seen")
+	if top := eval[float64](s, `document.getElementById("lost").getBoundingClientRect().top`); top < 0 || top > 400 || !eval[bool](s, `document.getElementById("live").classList.contains("old")`) {
+		t.Errorf("a lost connection can be missed: it is told %v pixels below the top", top)
+	}
+	for _, scheme := range []string{"light", "dark"} {
+		browser.Colours(s.tab, t, scheme)
+		if got := s.contrast(`document.getElementById("lost")`, `document.getElementById("lost")`); got < 4.5 {
+			t.Errorf("%s: the contrast of a lost connection is %v", scheme, got)
+		}
+	}
+	down.Store(false)
+	s.becomes("Live, every 2 seconds")
+	if eval[bool](s, `document.getElementById("lost").offsetHeight > 0 || document.getElementById("live").classList.contains("old")`) {
+		t.Error("a page that is live again says that it isn't connected")
+	}
 }
 
 // staysLive takes a lock, which the open page shows without being loaded again.
@@ -423,98 +404,92 @@ func (s *site) staysLive(state string) {
 // releases a lease by the keyboard and ends a transaction, and that a form on another site
 // does nothing.
 func TestActionsInBrowser(t *testing.T) {
-	onOne(t, func(t *testing.T, engine testdb.Engine) {
-		var allowed atomic.Bool
-		s := visit(t, engine, plain, lockhttp.Authorize(func(*http.Request, lockhttp.Action) (string, error) {
-			if !allowed.Load() {
-				return "alice", errors.New("not on duty")
-			}
-			return "alice", nil
-		}))
-		tx := s.lock(txlock.Named("order:42")) // before the first look, which finds it
-		held := leasetest.Got(s.manager().Acquire(t.Context(), txlock.Named("report")))(s)
-		s.open("key?key=report")
-		s.becomes("Leases, readers", "Live")
-		if eval[bool](s, `!!document.querySelector("details, form[method=post]")`) {
-			t.Error("who may not release sees a form")
+	var allowed atomic.Bool
+	s := visit(t, one(), plain, lockhttp.Authorize(func(*http.Request, lockhttp.Action) (string, error) {
+		if !allowed.Load() {
+			return "alice", errors.New("not on duty")
 		}
-		allowed.Store(true)
-		s.becomes("What you may do")
-		evil := s.elsewhere(fmt.Sprintf(`<form id="f" method="post" action=%q><input name="key" value="report"><input name="lease" value="true"><input name="slot" value="0"><input name="session" value="0"><input name="token" value="%d"><button id="b">Win</button></form>`,
-			s.url+"release", held.Token()))
-		s.do(chromedp.Navigate(evil), chromedp.Click("#b"))
-		s.becomes("Another site has caused this request")
-		if err := held.Err(); err != nil || !strings.Contains(s.log.String(), "release was not done") {
-			t.Fatalf("another site releases the lease: %v, %s", err, s.log)
-		}
+		return "alice", nil
+	}))
+	tx := s.lock(txlock.Named("order:42")) // before the first look, which finds it
+	held := leasetest.Got(s.manager().Acquire(t.Context(), txlock.Named("report")))(s)
+	s.open("key?key=report")
+	s.becomes("Leases, readers", "Live")
+	if eval[bool](s, `!!document.querySelector("details, form[method=post]")`) {
+		t.Error("who may not release sees a form")
+	}
+	allowed.Store(true)
+	s.becomes("What you may do")
+	evil := s.elsewhere(fmt.Sprintf(`<form id="f" method="post" action=%q><input name="key" value="report"><input name="lease" value="true"><input name="slot" value="0"><input name="session" value="0"><input name="token" value="%d"><button id="b">Win</button></form>`,
+		s.url+"release", held.Token()))
+	s.do(chromedp.Navigate(evil), chromedp.Click("#b"))
+	s.becomes("Another site has caused this request")
+	if err := held.Err(); err != nil || !strings.Contains(s.log.String(), "release was not done") {
+		t.Fatalf("another site releases the lease: %v, %s", err, s.log)
+	}
 
-		s.open("key?key=report")
-		s.becomes("Ask the holders", "Live")
-		s.do(focus(`details[id^="release"] summary`), chromedp.KeyEvent("\r"))
-		s.becomes("gets ErrLost from its next renewal")
-		s.do(focus(`details[id^="release"] button`), chromedp.KeyEvent("\r"))
-		s.becomes("Released.")
-		leasetest.Wants(t, "the lease that was released is renewed", held.Renew(t.Context()), txlock.ErrLost)
-		s.open("key?key=order%3A42")
-		s.becomes("End session")
-		s.do(click(`details[id^="release"] summary`), chromedp.Click(`details[id^="release"] button`))
-		s.becomes("Released.")
-		leasetest.Fails(t, "the session that was to be ended", second(tx.ExecContext(context.WithoutCancel(t.Context()), "DO 1")))
-		leasetest.Says(t, "the log", s.log.String(), `msg="lockhttp: release" who=alice`)
-	})
+	s.open("key?key=report")
+	s.becomes("Ask the holders", "Live")
+	s.do(focus(`details[id^="release"] summary`), chromedp.KeyEvent("\r"))
+	s.becomes("gets ErrLost from its next renewal")
+	s.do(focus(`details[id^="release"] button`), chromedp.KeyEvent("\r"))
+	s.becomes("Released.")
+	leasetest.Wants(t, "the lease that was released is renewed", held.Renew(t.Context()), txlock.ErrLost)
+	s.open("key?key=order%3A42")
+	s.becomes("End session")
+	s.do(click(`details[id^="release"] summary`), chromedp.Click(`details[id^="release"] button`))
+	s.becomes("Released.")
+	leasetest.Fails(t, "the session that was to be ended", second(tx.ExecContext(context.WithoutCancel(t.Context()), "DO 1")))
+	leasetest.Says(t, "the log", s.log.String(), `msg="lockhttp: release" who=alice`)
 }
 
 // TestManyRows proves that 10,000 locks don't stall a page: it stays live, and turns.
 func TestManyRows(t *testing.T) {
-	onOne(t, func(t *testing.T, engine testdb.Engine) {
-		s := visit(t, engine, plain)
-		n := testdb.Long(2_000, 10_000)
-		_, scope := s.begin()
-		family := txlock.NewFamily[int]("many")
-		var keys []txlock.Key
-		for i := range n {
-			keys = append(keys, family.Key(i+1))
-		}
-		s.must(second(scope.LockAll(t.Context(), keys...)))
-		s.open("locks?sort=key&q=many")
-		s.becomes(fmt.Sprintf("1 to 100 of %d", n), "Live")
-		leasetest.Equal(t, "rows", eval[int](s, `document.querySelectorAll("tbody tr").length`), 100)
-		eval[bool](s, `window.slowest = 0, new PerformanceObserver(l => { for (const e of l.getEntries()) window.slowest = Math.max(window.slowest, e.duration); }).observe({type: "longtask"}), true`)
-		s.updates()
-		if slowest := eval[float64](s, "window.slowest"); slowest > 5000 {
-			t.Errorf("an update keeps the browser busy for %v ms", slowest)
-		}
-		s.do(chromedp.Click(`nav[aria-label=Rows] li:last-child a`))
-		s.becomes(fmt.Sprintf("%d to %d of %d", n-99, n, n))
-	})
+	s := visit(t, one(), plain)
+	n := testdb.Long(2_000, 10_000)
+	_, scope := s.begin()
+	family := txlock.NewFamily[int]("many")
+	var keys []txlock.Key
+	for i := range n {
+		keys = append(keys, family.Key(i+1))
+	}
+	s.must(second(scope.LockAll(t.Context(), keys...)))
+	s.open("locks?sort=key&q=many")
+	s.becomes(fmt.Sprintf("1 to 100 of %d", n), "Live")
+	leasetest.Equal(t, "rows", eval[int](s, `document.querySelectorAll("tbody tr").length`), 100)
+	eval[bool](s, `window.slowest = 0, new PerformanceObserver(l => { for (const e of l.getEntries()) window.slowest = Math.max(window.slowest, e.duration); }).observe({type: "longtask"}), true`)
+	s.updates()
+	if slowest := eval[float64](s, "window.slowest"); slowest > 5000 {
+		t.Errorf("an update keeps the browser busy for %v ms", slowest)
+	}
+	s.do(chromedp.Click(`nav[aria-label=Rows] li:last-child a`))
+	s.becomes(fmt.Sprintf("%d to %d of %d", n-99, n, n))
 }
 
 // TestNarrowAndDark proves that pages fit a telephone without scrolling sideways, that they
 // follow the system's colours, and that texts can be told from their ground in both.
 func TestNarrowAndDark(t *testing.T) {
-	onOne(t, func(t *testing.T, engine testdb.Engine) {
-		s := visit(t, engine, plain)
-		s.lock(txlock.Named("order:42"), txlock.Named(strings.Repeat("a-long-key:", 20)))
-		s.contended(txlock.Named("order:43"))
-		for _, scheme := range []string{"light", "dark"} {
-			browser.Colours(s.tab, t, scheme)
-			s.do(chromedp.EmulateViewport(360, 740))
-			for _, page := range every {
-				s.open(page)
-				if wide := eval[int](s, "document.documentElement.scrollWidth"); wide > 360 {
-					t.Errorf("%q is %d wide", page, wide)
-				}
-			}
-			s.open("locks")
-			s.becomes("order:43")
-			label := eval[string](s, `getComputedStyle(document.querySelector("td"), "::before").content`)
-			leasetest.Equal(t, "the label of a cell of a narrow table", label, `"Mode"`)
-			contrast, dark := s.contrast("document.body", "document.body"), s.light("document.body", "backgroundColor") < s.light("document.body", "color")
-			if contrast < 7 || dark != (scheme == "dark") {
-				t.Errorf("%s: the contrast is %v, the ground is dark: %t", scheme, contrast, dark)
+	s := visit(t, one(), plain)
+	s.lock(txlock.Named("order:42"), txlock.Named(strings.Repeat("a-long-key:", 20)))
+	s.contended(txlock.Named("order:43"))
+	for _, scheme := range []string{"light", "dark"} {
+		browser.Colours(s.tab, t, scheme)
+		s.do(chromedp.EmulateViewport(360, 740))
+		for _, page := range every {
+			s.open(page)
+			if wide := eval[int](s, "document.documentElement.scrollWidth"); wide > 360 {
+				t.Errorf("%q is %d wide", page, wide)
 			}
 		}
-	})
+		s.open("locks")
+		s.becomes("order:43")
+		label := eval[string](s, `getComputedStyle(document.querySelector("td"), "::before").content`)
+		leasetest.Equal(t, "the label of a cell of a narrow table", label, `"Mode"`)
+		contrast, dark := s.contrast("document.body", "document.body"), s.light("document.body", "backgroundColor") < s.light("document.body", "color")
+		if contrast < 7 || dark != (scheme == "dark") {
+			t.Errorf("%s: the contrast is %v, the ground is dark: %t", scheme, contrast, dark)
+		}
+	}
 }
 
 // updates waits until the page has been updated.
