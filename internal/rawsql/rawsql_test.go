@@ -1,6 +1,7 @@
 package rawsql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -16,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/DATA-DOG/go-sqlmock"
 	"github.com/go-sql-driver/mysql"
 )
 
@@ -113,6 +113,8 @@ func check(t testing.TB, err error) {
 	}
 }
 
+func second[T any](_ T, err error) error { return err }
+
 // TestInline proves that each argument replaces its question mark, and that what can't be
 // written safely is refused.
 func TestInline(t *testing.T) {
@@ -160,97 +162,51 @@ func TestQuestionMarks(t *testing.T) {
 	}
 }
 
-// TestText proves that every method sends the statement rewritten, once, with its
-// arguments in the text where that is asked for or nothing can be prepared, and apart from
-// it otherwise.
+// TestText proves that every method sends the statement rewritten, once, with its argument in the text where
+// that is asked for or nothing can be prepared, and apart from it otherwise.
 func TestText(t *testing.T) {
 	full, locked := &mysql.MySQLError{Number: 1461}, &mysql.MySQLError{Number: 1205}
-	methods := map[string]func(*Text, *testing.T, ...any) error{
-		"Exec": func(text *Text, t *testing.T, args ...any) error {
-			_, err := text.ExecContext(t.Context(), "SELECT ?", args...)
-			return err
-		},
-		"Query": func(text *Text, t *testing.T, args ...any) error {
-			rows, err := text.QueryContext(t.Context(), "SELECT ?", args...)
-			if err != nil {
-				return err
-			}
-			return errors.Join(rows.Err(), rows.Close())
-		},
-		"QueryRow": func(text *Text, t *testing.T, args ...any) error {
-			var n int
-			return text.QueryRowContext(t.Context(), "SELECT ?", args...).Scan(&n)
-		},
-	}
 	prefix := Under("x=1")
-	for _, c := range []struct {
-		name    string
+	for name, c := range map[string]struct {
 		rewrite func(Statement) Statement
 		inline  bool
 		arg     any
-		want    []string // the statements, "?" where the argument is apart
-		answer  error    // of the first of them
+		refused error // what the first is answered
+		want    error
+		sent    string
 	}{
-		{"as it is", nil, false, 7, []string{"SELECT ?"}, nil},
-		{"rewritten", prefix, false, 7, []string{"SET STATEMENT x=1 FOR SELECT ?"}, nil},
-		{"inline", prefix, true, 7, []string{"SET STATEMENT x=1 FOR SELECT 7"}, nil},
-		{"inline, but can't be", nil, true, 1.5, []string{"SELECT ?"}, nil},
-		{"not prepared", prefix, false, 7, []string{"SET STATEMENT x=1 FOR SELECT ?", "SET STATEMENT x=1 FOR SELECT 7"}, full},
-		{"not prepared, and can't be text", nil, false, 1.5, []string{"SELECT ?"}, full},
-		{"another error", nil, false, 7, []string{"SELECT ?"}, locked},
+		"as it is":                        {nil, false, 7, nil, errSent, "SELECT ?"},
+		"rewritten":                       {prefix, false, 7, nil, errSent, "SET STATEMENT x=1 FOR SELECT ?"},
+		"inline":                          {prefix, true, 7, nil, errSent, "SET STATEMENT x=1 FOR SELECT 7"},
+		"inline, but can't be":            {nil, true, 1.5, nil, errSent, "SELECT ?"},
+		"not prepared":                    {prefix, false, 7, full, errSent, "SET STATEMENT x=1 FOR SELECT ?|SET STATEMENT x=1 FOR SELECT 7"},
+		"not prepared, and can't be text": {nil, false, 1.5, full, full, "SELECT ?"},
+		"another error":                   {nil, false, 7, locked, locked, "SELECT ?"},
 	} {
-		for name, send := range methods {
-			t.Run(c.name+"/"+name, func(t *testing.T) {
-				db, mock, err := sqlmock.New(sqlmock.QueryMatcherOption(sqlmock.QueryMatcherEqual))
-				check(t, err)
-				defer func() { _ = db.Close() }() // the mock expects none
-				for i, want := range c.want {
-					answer := c.answer
-					if i > 0 {
-						answer = nil
-					}
-					expect(mock, name == "Exec", want, c.arg, answer)
-				}
-				err = send(&Text{DBTX: db, Rewrite: c.rewrite, Inline: c.inline}, t, c.arg)
-				if failed := c.answer != nil && len(c.want) == 1; failed != (err != nil) || failed && !errors.Is(err, c.answer) {
-					t.Errorf("it returned %v", err)
-				}
-				if err := mock.ExpectationsWereMet(); err != nil {
-					t.Error(err)
-				}
-			})
+		for method, send := range map[string]func(text *Text) error{
+			"Exec":     func(text *Text) error { return second(text.ExecContext(t.Context(), "SELECT ?", c.arg)) },
+			"Query":    func(text *Text) error { return second(text.QueryContext(t.Context(), "SELECT ?", c.arg)) },
+			"QueryRow": func(text *Text) error { return text.QueryRowContext(t.Context(), "SELECT ?", c.arg).Err() },
+		} {
+			base := &losing{refused: c.refused}
+			pool := sql.OpenDB(base)
+			err := send(&Text{DBTX: pool, Rewrite: c.rewrite, Inline: c.inline})
+			if got := strings.Join(base.texts, "|"); got != c.sent || !errors.Is(err, c.want) {
+				t.Errorf("%s by %s: sent %s, want %s; %v, want %v", name, method, got, c.sent, err, c.want)
+			}
+			check(t, pool.Close())
 		}
-	}
-}
-
-// expect expects a statement, with the argument where the text has a place for it.
-func expect(mock sqlmock.Sqlmock, exec bool, query string, arg any, answer error) {
-	rows := sqlmock.NewRows([]string{"n"}).AddRow(7)
-	switch apart := strings.Contains(query, "?"); {
-	case exec && apart:
-		mock.ExpectExec(query).WithArgs(arg).WillReturnResult(sqlmock.NewResult(0, 0)).WillReturnError(answer)
-	case exec:
-		mock.ExpectExec(query).WithoutArgs().WillReturnResult(sqlmock.NewResult(0, 0)).WillReturnError(answer)
-	case apart:
-		mock.ExpectQuery(query).WithArgs(arg).WillReturnRows(rows).WillReturnError(answer)
-	default:
-		mock.ExpectQuery(query).WithoutArgs().WillReturnRows(rows).WillReturnError(answer)
 	}
 }
 
 // TestTakesText proves that only the pool of go-sql-driver is known to take text.
 func TestTakesText(t *testing.T) {
-	mock, _, err := sqlmock.New()
-	check(t, err)
 	ours, err := sql.Open("mysql", "user@tcp(localhost:1)/db")
 	check(t, err)
-	if TakesText(mock) || !TakesText(ours) {
-		t.Errorf("a mock: %t, go-sql-driver: %t", TakesText(mock), TakesText(ours))
+	if other := sql.OpenDB(&losing{}); TakesText(other) || !TakesText(ours) {
+		t.Errorf("another: %t, go-sql-driver: %t", TakesText(other), TakesText(ours))
 	}
-	_ = mock.Close() // it expects none
-	if err := ours.Close(); err != nil {
-		t.Error(err)
-	}
+	check(t, ours.Close())
 }
 
 // TestEngines proves that what can't share a text is refused: what each engine has no text for, what an
@@ -370,15 +326,24 @@ func TestInTx(t *testing.T) {
 	}
 }
 
-// losing is a driver whose COMMIT is a function.
+// losing is a driver whose COMMIT is a function. It notes the texts that it is to prepare, and never does.
 type losing struct {
-	commit func() error
-	sent   atomic.Value // the end
+	commit  func() error
+	sent    atomic.Value // the end
+	texts   []string
+	refused error // what the first is answered, the others are errSent
+}
+
+var errSent = errors.New("it was sent")
+
+func (l *losing) Prepare(query string) (driver.Stmt, error) {
+	err := cmp.Or(l.refused, errSent)
+	l.texts, l.refused = append(l.texts, query), nil
+	return nil, err
 }
 
 func (l *losing) Connect(context.Context) (driver.Conn, error) { return l, nil }
 func (l *losing) Driver() driver.Driver                        { return nil }
-func (l *losing) Prepare(string) (driver.Stmt, error)          { return nil, driver.ErrSkip }
 func (l *losing) Close() error                                 { return nil }
 func (l *losing) Begin() (driver.Tx, error)                    { return l, nil }
 func (l *losing) Commit() error                                { l.sent.Store("COMMIT"); return l.commit() }
