@@ -323,42 +323,6 @@ func told(t *testing.T, rows *sql.Rows, err error) string {
 	return all.String()
 }
 
-// TestLockWithDroppedProcedures proves that a pool which finds out by LockWith or CommitWith that
-// a MySQL has no procedures does without.
-func TestLockWithDroppedProcedures(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		if db.Engine() != testdb.MySQL {
-			return // others need none
-		}
-		own := testdb.Shared(t, db.Engine()).OpenNamed(t, hashedKeys.Key("sells").Slot())
-		own.DropProcedures(t)
-		table := own.CreateTable(t, "sells", "id INT PRIMARY KEY, n INT")
-		own.Exec(t, "INSERT INTO "+table+" VALUES (1, 10)")
-		left := 10
-		for _, first := range []string{"LockWith", "CommitWith"} {
-			pool := newPool(t, own.Config(interpolating), true)
-			for range 2 {
-				for _, key := range []txlock.Key{uniqueKey(t, "sells"), hashedKeys.Key("sells")} {
-					check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-						s := join(t, tx)
-						ctx, n := t.Context(), 0
-						if first == "LockWith" {
-							ctx = s.LockWith(ctx, key)
-						}
-						check(t, tx.QueryRowContext(ctx, "SELECT n FROM "+table+" WHERE id = ?", 1).Scan(&n))
-						grant, held := s.Held(key)
-						if n != left || held != (first == "LockWith") || held && grant.Token() < 1000 {
-							t.Errorf("%s: %d, held %t, %v", first, n, held, grant)
-						}
-						return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET n = ? WHERE id = ?", n-1, 1))
-					}))
-					left--
-				}
-			}
-		}
-	})
-}
-
 // TestLockWithoutACenter proves that a read whose lock has no row returns an error, and no rows.
 func TestLockWithoutACenter(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {

@@ -195,110 +195,80 @@ func (s *session) seesNew(t *testing.T, db *testdb.DB) int64 {
 	return number(t, s.tx, "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", fresh)
 }
 
-// TestNobodyIsNamed proves that a refusal is what it is without a look where that is
-// refused, shows nobody, or can't be made in time.
+// TestNobodyIsNamed proves that a refusal is what it is without a look where that finds nobody, has no connection,
+// or isn't allowed. One that hangs is that of TestWaitersShareALook.
 func TestNobodyIsNamed(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		refused := func(t *testing.T, looks *sql.DB, key txlock.Key) *session {
-			t.Helper()
-			s := namingPool(t, db, true, looks).begin(t)
-			_, err := s.TryLock(t.Context(), key)
-			wants(t, "TryLock", err, txlock.ErrBusy)
-			namesNobody(t, "TryLock", err)
-			wants(t, "Verify", s.Verify(t.Context()), nil)
-			return s
-		}
-		for name, test := range map[string]func(t *testing.T, key txlock.Key, holder *session){
-			"the holder has ended": func(t *testing.T, key txlock.Key, holder *session) {
-				looks, l := looksOn(t, db, func(context.Context) error { return holder.tx.Commit() })
-				s := refused(t, looks, key)
-				equal(t, "looks", l.connects.Load(), 1)
-				wants(t, "TryLock of what is free now", second(s.TryLock(t.Context(), key)), nil)
-				s.commit(t)
-			},
-			"a reader": func(t *testing.T, key txlock.Key, holder *session) {
+		for name, c := range map[string]struct {
+			of     *testdb.DB
+			looks  func(t *testing.T, key txlock.Key, holder *session, looks *sql.DB) // before the try
+			before func(holder *session) error                                        // of the look
+		}{
+			"the holder has ended": {db, nil, func(holder *session) error { return holder.tx.Commit() }},
+			"a reader": {db, func(t *testing.T, key txlock.Key, holder *session, _ *sql.DB) {
 				holder.commit(t)
 				wants(t, "RLock", second(begin(t, newPool(t, db, false), nil).RLock(t.Context(), key)), nil)
-				looks, _ := looksOn(t, db, nil)
-				refused(t, looks, key)
-			},
-			"no connection": func(t *testing.T, key txlock.Key, _ *session) {
-				looks, l := looksOn(t, db, nil)
+			}, nil},
+			"no connection": {db, func(t *testing.T, _ txlock.Key, _ *session, looks *sql.DB) {
 				conn, err := looks.Conn(t.Context())
 				noError(t, err)
-				defer func() { _ = conn.Close() }()
-				waits := looks.Stats().WaitCount
-				refused(t, looks, key)
-				if n := looks.Stats().WaitCount; n != waits || l.connects.Load() != 1 {
-					t.Errorf("the look has waited for a connection, or made one: %d, %d", n-waits, l.connects.Load())
-				}
-			},
-			"a server that hangs": func(t *testing.T, key txlock.Key, _ *session) {
-				looks, _ := looksOn(t, db, func(ctx context.Context) error {
-					if end, ok := ctx.Deadline(); !ok || time.Until(end) > 100*time.Millisecond {
-						t.Errorf("the look may take until %v (%t)", end, ok)
-					}
-					<-ctx.Done()
-					return ctx.Err()
-				})
-				refused(t, looks, key)
-			},
-			"a closed pool": func(t *testing.T, key txlock.Key, _ *session) {
-				looks, _ := looksOn(t, db, nil)
-				wants(t, "Close", looks.Close(), nil)
-				refused(t, looks, key)
-			},
-			"no pool": func(t *testing.T, key txlock.Key, _ *session) { refused(t, nil, key) },
+				t.Cleanup(func() { _ = conn.Close() })
+			}, nil},
+			"no privilege": {ungranted(t, db.Engine()), func(t *testing.T, key txlock.Key, _ *session, looks *sql.DB) {
+				wants(t, "Holders", second(txlock.Holders(t.Context(), looks, key)), txlock.ErrPrivilege)
+			}, nil},
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				key := named()
-				test(t, key, till(t, db, key))
+				holder := till(t, db, key)
+				looks, l := looksOn(t, c.of, func(context.Context) error {
+					if c.before == nil {
+						return nil
+					}
+					return c.before(holder)
+				})
+				if c.looks != nil {
+					c.looks(t, key, holder, looks)
+				}
+				waits, s := looks.Stats().WaitCount, namingPool(t, db, true, looks).begin(t)
+				_, err := s.TryLock(t.Context(), key)
+				wants(t, "TryLock", err, txlock.ErrBusy)
+				namesNobody(t, "TryLock", err)
+				equal(t, "it says that a privilege is missing", errors.Is(err, txlock.ErrPrivilege), false)
+				wants(t, "Verify", s.Verify(t.Context()), nil)
+				if n := looks.Stats().WaitCount; n != waits || l.connects.Load() != 1 {
+					t.Errorf("the look has waited for a connection %d times, and %d were made", n-waits, l.connects.Load())
+				}
+				if c.before != nil {
+					wants(t, "TryLock of what is free now", second(s.TryLock(t.Context(), key)), nil)
+				}
+				s.commit(t)
 			})
 		}
 	})
 }
 
-// TestNobodyIsNamedWithoutPrivilege proves the same for a user who may not read the tables
-// of locks.
-func TestNobodyIsNamedWithoutPrivilege(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		looks, l := looksOn(t, ungranted(t, db.Engine()), nil)
-		wants(t, "Holders", second(txlock.Holders(t.Context(), looks, named())), txlock.ErrPrivilege)
-		key := named()
-		till(t, db, key)
-		_, err := namingPool(t, db, true, looks).begin(t).TryLock(t.Context(), key)
-		wants(t, "TryLock", err, txlock.ErrBusy)
-		namesNobody(t, "TryLock", err)
-		if errors.Is(err, txlock.ErrPrivilege) || l.connects.Load() == 0 {
-			t.Errorf("%v after %d looks", err, l.connects.Load())
-		}
-	})
-}
-
-// TestNamesCostNothingWithoutARefusal proves that locks that are granted are not looked up,
-// and that a refusal costs the transaction's connection no round trip.
+// TestNamesCostNothingWithoutARefusal proves that locks that are granted are not looked up, and that a refusal costs
+// the transaction's connection no round trip.
 func TestNamesCostNothingWithoutARefusal(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key, free := named(), named()
 		till(t, db, key)
 		committed(t, db, free)
 		for _, guarded := range []bool{false, true} {
-			var spent [2]int
-			for i := range spent {
-				looks, l := looksOn(t, db, nil)
-				if i == 0 {
-					looks = nil
-				}
+			looks, l := looksOn(t, db, nil)
+			var spent []int
+			for i, given := range []*sql.DB{nil, looks} {
 				trips, count := testdb.CountTrips(t)
-				s := namingPool(t, db, guarded, looks, count).begin(t)
+				s := namingPool(t, db, guarded, given, count).begin(t)
 				wants(t, "TryLock", second(s.TryLock(t.Context(), free)), nil)
 				wants(t, "LockAny", second(s.LockAny(t.Context(), key, free)), nil)
 				equal(t, "looks at what is free", l.connects.Load(), 0)
 				wants(t, "TryLock", second(s.TryLock(t.Context(), key)), txlock.ErrBusy)
 				s.commit(t)
 				equal(t, "looks", l.connects.Load(), int64(i))
-				spent[i] = trips.Count()
+				spent = append(spent, trips.Count())
 			}
 			equal(t, fmt.Sprintf("round trips, guarded=%t, beside those without names", guarded), spent[1], spent[0])
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -71,31 +72,20 @@ func TestHolders(t *testing.T) {
 			wants(t, "Rollback", s.tx.Rollback(), nil)
 			equal(t, "holders after the rollback", len(holders(t, db, lot, old, fresh, ensured)), 0)
 		}
-		s := begin(t, newPool(t, db, true), nil)
-		s.lock(t, old)
-		s.commit(t)
-		equal(t, "holders after the commit", len(holders(t, db, old)), 0)
-	})
-}
-
-// TestHoldersWaitForNobody asks while one holds and another waits: the waiter is
-// no holder, and neither keeps the answer back.
-func TestHoldersWaitForNobody(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, key := range []txlock.Key{named(), hashed()} {
-			committed(t, db, key)
-			s := holder(t, db, key)
-			waiter := begin(t, newPool(t, db, true), nil)
+		for _, key := range []txlock.Key{old, lot} { // a waiter is none, and nobody waits for it
+			s, waiter := holder(t, db, key), begin(t, newPool(t, db, true), nil)
 			answered := db.Waiting(t, waiter.id, func() error { return second(waiter.Lock(t.Context(), key)) })
-			all := holders(t, db, key)
-			if len(all) != 1 || all[0].Session != uint64(s.id) {
-				t.Errorf("holders %+v, want the one on connection %d alone", all, s.id)
+			for _, session := range []*session{s, waiter} {
+				if all := holders(t, db, key); len(all) != 1 || all[0].Session != uint64(session.id) {
+					t.Errorf("holders %+v, want the one on connection %d alone", all, session.id)
+				}
+				if session == s {
+					s.commit(t)
+					wants(t, "the waiter", <-answered, nil)
+				}
 			}
-			s.commit(t)
-			wants(t, "the waiter", <-answered, nil)
-			if all := holders(t, db, key); len(all) != 1 || all[0].Session != uint64(waiter.id) {
-				t.Errorf("holders %+v, want the one that has waited, on connection %d", all, waiter.id)
-			}
+			waiter.commit(t)
+			equal(t, "holders after the commit", len(holders(t, db, key)), 0)
 		}
 	})
 }
@@ -104,26 +94,17 @@ func TestOwner(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		host, err := os.Hostname()
 		noError(t, err)
-		process := host + "/" + strconv.Itoa(os.Getpid())
-		for _, c := range []struct{ owner, want string }{
-			{"till 7", "till 7"},
-			{"", process},
-			{"Kasse für Zürich", "Kasse für Zürich"},
-			{strings.Repeat("o", 300), strings.Repeat("o", 80)},
-			{strings.Repeat("o", 79) + "ü", strings.Repeat("o", 79)},
+		for owner, want := range map[string]string{
+			"": host + "/" + strconv.Itoa(os.Getpid()), "Kasse für Zürich": "Kasse für Zürich",
+			strings.Repeat("o", 300): strings.Repeat("o", 80), strings.Repeat("o", 79) + "ü": strings.Repeat("o", 79),
 		} {
 			for _, key := range []txlock.Key{named(), hashed()} {
 				s := begin(t, newPool(t, db, true), nil)
-				noError(t, second(s.Lock(txlock.WithLabel(t.Context(), c.owner), key)))
-				if all := holders(t, db, key); len(all) != 1 || all[0].Label != c.want {
-					t.Errorf("the owner %q is shown as %+v", c.owner, all)
+				noError(t, second(s.Lock(txlock.WithLabel(t.Context(), owner), key)))
+				if all := holders(t, db, key); len(all) != 1 || all[0].Label != want {
+					t.Errorf("the owner %q is shown as %+v", owner, all)
 				}
 			}
-		}
-		key := named()
-		holder(t, db, key)
-		if all := holders(t, db, key); len(all) != 1 || all[0].Label != process {
-			t.Errorf("without an owner: %+v, want %q", all, process)
 		}
 	})
 }
@@ -135,8 +116,7 @@ func questions(t *testing.T, tx *sql.Tx) (n int64) {
 	return n
 }
 
-// TestAssertLocked asserts locks that are held, and not, shared, undone and over, without
-// a statement.
+// TestAssertLocked asserts locks that are held, and not, shared, undone and over, without a statement.
 func TestAssertLocked(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		ctx, key, shared := t.Context(), named(), named()
@@ -175,24 +155,15 @@ func TestAssertLocked(t *testing.T) {
 		s.lock(t, key)
 		exec(t, s.tx, "COMMIT")
 		wants(t, "after a COMMIT as text", txlock.AssertLocked(ctx, s.tx, key), txlock.ErrTxDoomed)
-	})
-}
 
-// TestAssertLockedOnPlainPools says that nobody knows.
-func TestAssertLockedOnPlainPools(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		s := begin(t, newPool(t, db, false), nil)
+		s = begin(t, newPool(t, db, false), nil) // on which nobody knows
 		s.lock(t, key)
-		err := txlock.AssertLocked(t.Context(), s.tx, key)
-		if !errors.Is(err, txlock.ErrNotHeld) || !strings.Contains(err.Error(), "not guarded") {
-			t.Errorf("AssertLocked on a plain pool: %v", err)
-		}
-		wants(t, "the transaction after it", s.Verify(t.Context()), nil)
-		ended, cancel := context.WithCancel(t.Context())
+		leasetest.Fails(t, "on a plain pool", txlock.AssertLocked(ctx, s.tx, key), txlock.ErrNotHeld.Error(), "not guarded")
+		wants(t, "the transaction after it", s.Verify(ctx), nil)
+		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		wants(t, "AssertLocked under a context that has ended", txlock.AssertLocked(ended, s.tx, key), context.Canceled)
+		wants(t, "under a context that has ended", txlock.AssertLocked(ended, s.tx, key), context.Canceled)
 		s.commit(t)
-		wants(t, "AssertLocked after the commit", txlock.AssertLocked(t.Context(), s.tx, key), txlock.ErrNoTransaction)
+		wants(t, "after the commit of a plain pool", txlock.AssertLocked(ctx, s.tx, key), txlock.ErrNoTransaction)
 	})
 }

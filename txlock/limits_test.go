@@ -1,7 +1,6 @@
 package txlock_test
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -93,54 +92,16 @@ func TestSmallLimitsEnd(t *testing.T) {
 	})
 }
 
-// TestLargeLimitsWait proves that the largest limits are waited for, and that what the
-// holder commits meanwhile is not older than the lock: nothing was read before.
+// TestLargeLimitsWait proves that the largest limits are waited for, and that a token which the holder commits
+// meanwhile makes nothing stale: nothing was read before.
 func TestLargeLimitsWait(t *testing.T) {
 	onLimits(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, lock verb) {
-		other, s := held(t, db, key), begin(t, pool, nil)
+		other, s := held(t, db, key), unread(t, pool)
+		exec(t, other, "UPDATE lockstep_locks SET token = token + 1 WHERE name = ?", key.String())
 		answered := db.Waiting(t, s.id, func() error { return second(lock(s.Scope, t.Context(), key)) })
 		wants(t, "Commit", other.Commit(), nil)
 		wants(t, "a lock that is free in time", <-answered, nil)
 		s.commit(t)
-	})
-}
-
-// TestBoundedLocksFixNoSnapshot takes, with a limit, keys that the process doesn't know,
-// one after the other and all at once. Each is granted after a holder has committed a new
-// token: nothing was read, so nothing can be stale.
-func TestBoundedLocksFixNoSnapshot(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, all := range []bool{false, true} {
-			for _, guarded := range []bool{false, true} {
-				t.Run(fmt.Sprintf("LockAll=%t/guarded=%t", all, guarded), func(t *testing.T) {
-					t.Parallel()
-					if !all && !guarded {
-						return // NothingRead is for one call
-					}
-					key, s := withRow(t, db, false), unread(t, newPool(t, db, guarded))
-					locked := func(k txlock.Key) *sql.Tx {
-						other := held(t, db, k)
-						wants(t, "raise the token", second(other.ExecContext(t.Context(), "UPDATE lockstep_locks SET token = 8 WHERE name = ?", k.String())), nil)
-						return other
-					}
-					others := []*sql.Tx{locked(another(key)), locked(key)}
-					answered, limited := make(chan error, 1), s.WaitAtMost(time.Minute)
-					go func() {
-						if all {
-							answered <- second(limited.LockAll(t.Context(), key, another(key)))
-							return
-						}
-						answered <- cmp.Or(second(limited.Lock(t.Context(), another(key))), second(limited.Lock(t.Context(), key)))
-					}()
-					for _, other := range others {
-						db.WaitForLockWait(t, s.id)
-						wants(t, "Commit", other.Commit(), nil)
-					}
-					wants(t, "WaitAtMost", <-answered, nil)
-					s.commit(t)
-				})
-			}
-		}
 	})
 }
 
@@ -212,23 +173,18 @@ func TestTryIsForFreeLocks(t *testing.T) {
 	})
 }
 
-// TestTriesAtSerializable tries keys whose rows others have made and not committed. A plain
-// read of such a row waits at SERIALIZABLE.
+// TestTriesAtSerializable tries a key whose row another has made and not committed: a plain read of it would wait.
 func TestTriesAtSerializable(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := named()
 		holder(t, db, key)
-		for name, try := range map[string]func(s *session) error{
-			"TryLock":  func(s *session) error { return second(s.TryLock(t.Context(), key)) },
-			"TryRLock": func(s *session) error { return second(s.TryRLock(t.Context(), key)) },
-		} {
+		for _, name := range []string{"TryLock", "TryRLock"} {
 			s := begin(t, newPool(t, db, true), &sql.TxOptions{Isolation: sql.LevelSerializable})
 			delays, began := testdb.Delays(t), time.Now()
-			wants(t, name, try(s), txlock.ErrBusy)
+			s.refuses(t, key, txlock.ErrBusy, name)
 			if took := time.Since(began); took > 20*time.Second+delays() { // one on MySQL, and 50 for who waits
 				t.Errorf("%s took %v", name, took)
 			}
-			wants(t, "Verify", s.Verify(t.Context()), nil)
 		}
 	})
 }
@@ -248,40 +204,39 @@ func TestLimitOfTheSession(t *testing.T) {
 	})
 }
 
-// TestLimitsAreNotLost waits with limits that may end while the server begins the transaction, in the
-// same text: MariaDB forgets such a one, and would wait for the row until the session's own limit.
+// TestLimitsAreNotLost waits with limits that may end while the server begins the transaction, in the same text:
+// MariaDB forgets such a one, and would wait for the row until the session's own limit.
 func TestLimitsAreNotLost(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := apart(t, db)
 		holder(t, db, key)
-		pool := newPool(t, db, true, func(c *mysql.Config) {
-			c.Params = map[string]string{"innodb_lock_wait_timeout": "3600"}
-		})
+		pool := newPool(t, db, true, func(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "3600"} })
 		ctx := limited(t, 3*time.Minute)
-		wait := func() error {
-			tx, err := pool.BeginTx(ctx, nil)
-			if err != nil {
-				return err
-			}
-			s, err := txlock.Join(ctx, tx)
-			if err == nil {
-				_, err = s.WaitAtMost(rand.N(2*time.Millisecond)+1).Lock(ctx, key)
-			}
-			return errors.Join(err, tx.Rollback())
-		}
 		var all sync.WaitGroup
 		for range 8 {
 			all.Go(func() {
-				for range 150 {
-					if err := wait(); !errors.Is(err, txlock.ErrWaitTimeout) {
-						t.Errorf("a wait of two milliseconds at most: %v", err)
-						return
-					}
+				for i := 0; i < 150 && !t.Failed(); i++ {
+					wants(t, "a wait of two milliseconds at most", lockOnce(ctx, pool, func(s *txlock.Scope) error {
+						return second(s.WaitAtMost(rand.N(2*time.Millisecond)+1).Lock(ctx, key))
+					}), txlock.ErrWaitTimeout)
 				}
 			})
 		}
 		all.Wait()
 	})
+}
+
+// lockOnce locks in a transaction, and commits it.
+func lockOnce(ctx context.Context, pool *sql.DB, lock func(s *txlock.Scope) error) error {
+	tx, err := pool.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	s, err := txlock.Join(ctx, tx)
+	if err == nil {
+		err = lock(s)
+	}
+	return errors.Join(err, tx.Commit())
 }
 
 // TestNothingReadOnce: NothingRead is good for one lock, and not after a version was read.

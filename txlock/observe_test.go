@@ -93,12 +93,14 @@ func (r *recorder) wantsInAnyOrder(t *testing.T, events ...string) {
 	r.wants(t, events...)
 }
 
-// The observer of a pool is told of grants, refusals and ends, once each.
+// TestObservePool proves that the observer of a pool is told of grants, refusals and ends, once each: also of locks
+// that a savepoint has undone, of LockWith when its statement is sent, of doomed transactions, and of a COMMIT
+// without an answer.
 func TestObservePool(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, r := observed(t, db)
 		a, b, held := named(), named(), named()
-		other := holder(t, db, held)
+		holder(t, db, held)
 
 		s := begin(t, pool, nil)
 		s.lock(t, a)
@@ -110,14 +112,49 @@ func TestObservePool(t *testing.T) {
 		r.wantsInAnyOrder(t, "released "+a.String(), "released "+b.String())
 
 		s = begin(t, pool, nil)
-		noError(t, second(s.LockAll(t.Context(), a)))
-		db.Kill(t, s.id)
-		if _, err := s.Lock(t.Context(), b); err == nil {
-			t.Fatal("a killed connection locks")
+		for _, query := range []string{"SAVEPOINT before_it", "ROLLBACK TO SAVEPOINT before_it"} {
+			exec(t, s.tx, query)
+			s.lock(t, a)
 		}
-		_ = s.tx.Rollback() // of a connection that is gone
-		r.wants(t, "granted "+a.String(), "refused "+b.String(), "lost "+a.String(), "doomed "+b.String())
-		other.commit(t)
+		s.commit(t)
+		r.wants(t, "granted "+a.String(), "granted again "+a.String(), "released "+a.String())
+
+		s = inTx(t, pool)
+		ctx := s.LockWith(t.Context(), a)
+		if _, err := s.tx.ExecContext(ctx, "DO ?", struct{}{}); err == nil {
+			t.Error("a struct is an argument")
+		}
+		r.wants(t)
+		noError(t, second(s.tx.ExecContext(ctx, "DO 1")))
+		s.commit(t)
+		r.wants(t, "granted "+a.String(), "released "+a.String())
+
+		for _, locks := range []bool{true, false} {
+			s = begin(t, pool, nil)
+			events := []string{"refused " + b.String(), "doomed " + b.String()}
+			if locks {
+				noError(t, second(s.LockAll(t.Context(), a)))
+				events = []string{"granted " + a.String(), events[0], "lost " + a.String(), events[1]}
+			}
+			db.Kill(t, s.id)
+			if _, err := s.Lock(t.Context(), b); err == nil {
+				t.Fatal("a killed connection locks")
+			}
+			_ = s.tx.Rollback() // of a connection that is gone
+			r.wants(t, events...)
+		}
+
+		s = begin(t, pool, nil)
+		s.lock(t, a)
+		exec(t, s.tx, "COMMIT")
+		wants(t, "Commit", s.tx.Commit(), txlock.ErrTxDoomed)
+		r.wants(t, "granted "+a.String(), "lost "+a.String(), "doomed "+a.String())
+
+		pool, r = observed(t, db, testdb.LosingCommits(true))
+		s = begin(t, pool, nil)
+		s.lock(t, a)
+		wants(t, "Commit", s.tx.Commit(), txlock.ErrUnknownOutcome)
+		r.wants(t, "granted "+a.String(), "released "+a.String(), "unknown "+a.String())
 	})
 }
 
@@ -159,17 +196,6 @@ func observedBy(t *testing.T, db *testdb.DB, other txlock.Observer, mutators ...
 	pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(txlock.MultiObserver(r.observe, other))))
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool, r
-}
-
-// An observer is told of a COMMIT that was not answered.
-func TestObserveUnanswered(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool, r := observed(t, db, testdb.LosingCommits(true))
-		s, a := begin(t, pool, nil), named()
-		s.lock(t, a)
-		wants(t, "Commit", s.tx.Commit(), txlock.ErrUnknownOutcome)
-		r.wants(t, "granted "+a.String(), "released "+a.String(), "unknown "+a.String())
-	})
 }
 
 // A lock whose transaction ends by its context, before the program has the grant, ends for the
@@ -236,95 +262,21 @@ func TestObserverEndsItsGoroutine(t *testing.T) {
 	})
 }
 
-// A lock of LockWith is asked for when a statement is sent, and not where none is.
-func TestObserveLockWith(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool, r := observed(t, db)
-		s, a := inTx(t, pool), named()
-		ctx := s.LockWith(t.Context(), a)
-		if _, err := s.tx.ExecContext(ctx, "DO ?", struct{}{}); err == nil {
-			t.Error("a struct is an argument")
-		}
-		r.wants(t)
-		noError(t, second(s.tx.ExecContext(ctx, "DO 1")))
-		s.commit(t)
-		r.wants(t, "granted "+a.String(), "released "+a.String())
-	})
-}
-
-// A lock that is taken again after a savepoint has undone it is one lock to the observer.
-func TestObserveAgain(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool, r := observed(t, db)
-		s, a := begin(t, pool, nil), named()
-		for _, query := range []string{"SAVEPOINT before_it", "ROLLBACK TO SAVEPOINT before_it"} {
-			exec(t, s.tx, query)
-			s.lock(t, a)
-		}
-		s.commit(t)
-		r.wants(t, "granted "+a.String(), "granted again "+a.String(), "released "+a.String())
-	})
-}
-
-// The observer is told of a doomed transaction once: of the victim of a deadlock, and of
-// one that has only asked for a key, or has ended itself.
+// TestObserveDoomed proves that the observer of the victim of a deadlock is told of it once, and why.
 func TestObserveDoomed(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		a, b := named(), named()
+		a, b, ballast := named(), named(), db.CreateTable(t, "ballast", "id INT PRIMARY KEY")
 		noError(t, txlock.Ensure(t.Context(), db.Admin(), a, b))
-		type side struct {
-			*session
-			seen      *recorder
-			has, asks txlock.Key
-			err       error
-		}
-		var sides [2]*side
-		for i, keys := range [][2]txlock.Key{{a, b}, {b, a}} {
-			pool, seen := observed(t, db)
-			sides[i] = &side{session: begin(t, pool, nil), seen: seen, has: keys[0], asks: keys[1]}
-			sides[i].lock(t, keys[0])
-		}
-		var both sync.WaitGroup
-		for i, s := range sides {
-			both.Go(func() {
-				if _, s.err = s.Lock(t.Context(), s.asks); s.err == nil {
-					s.err = s.tx.Commit()
-					return
-				}
-				_ = s.tx.Rollback()
-			})
-			if i == 0 {
-				db.WaitForLockWait(t, s.id)
-			}
-		}
-		both.Wait()
-		victims := 0
-		for _, s := range sides {
-			if s.err == nil {
-				continue
-			}
-			victims++
-			if !errors.Is(s.err, txlock.ErrDeadlock) || !s.seen.deadlock {
-				t.Errorf("%v, and the observer knows of a deadlock: %t", s.err, s.seen.deadlock)
-			}
-			s.seen.wants(t, "granted "+s.has.String(), "refused "+s.asks.String(), "lost "+s.has.String(), "doomed "+s.asks.String())
-		}
-		equal(t, "victims of a deadlock", victims, 1)
-
 		pool, r := observed(t, db)
-		s := begin(t, pool, nil)
-		db.Kill(t, s.id)
-		if _, err := s.Lock(t.Context(), a); err == nil {
-			t.Fatal("a killed connection locks")
-		}
-		_ = s.tx.Rollback()
-		r.wants(t, "refused "+a.String(), "doomed "+a.String())
-
-		s = begin(t, pool, nil)
-		s.lock(t, a)
-		exec(t, s.tx, "COMMIT")
-		wants(t, "Commit", s.tx.Commit(), txlock.ErrTxDoomed)
-		r.wants(t, "granted "+a.String(), "lost "+a.String(), "doomed "+a.String())
+		victim, other := begin(t, pool, nil), holder(t, db, b)
+		exec(t, other.tx, "INSERT INTO "+ballast+" WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) SELECT i FROM n") // it wins
+		victim.lock(t, a)
+		refused := db.Waiting(t, victim.id, func() error { return second(victim.Lock(t.Context(), b)) })
+		other.lock(t, a)
+		wants(t, "the victim", <-refused, txlock.ErrDeadlock)
+		_ = victim.tx.Rollback() // it is over
+		equal(t, "the observer knows of the deadlock", r.deadlock, true)
+		r.wants(t, "granted "+a.String(), "refused "+b.String(), "lost "+a.String(), "doomed "+b.String())
 	})
 }
 
@@ -418,42 +370,22 @@ func TestSlogObserver(t *testing.T) {
 	says("ERROR lease granted took=1s", txlock.Granted, second, levels, slow)
 }
 
-// TestMultiObserver proves that all observers are told of everything, in their order, even
-// if one of them panics, which goes on as that of a single one.
+// TestMultiObserver proves that all observers are told, in their order, even if one of them panics, which goes on.
 func TestMultiObserver(t *testing.T) {
 	t.Parallel()
 	if o := txlock.MultiObserver(nil, nil); o != nil {
 		t.Error("there is an observer of none")
 	}
-	one := new(recorder)
-	var out bytes.Buffer
-	ctx, e := t.Context(), txlock.Event{Key: txlock.Named("a"), Took: time.Second, Err: txlock.ErrTxDoomed}
-	all := txlock.MultiObserver(txlock.SlogObserver(newLog(&out, slog.LevelDebug)), nil, one.observe, one.observe)
-	kinds := []txlock.Kind{txlock.Granted, txlock.Refused, txlock.Waited, txlock.Renewed, txlock.Lost, txlock.Released, txlock.Dropped, txlock.Doomed, txlock.Retried}
-	for _, kind := range kinds {
-		out.Reset()
-		one.events, one.odd = nil, nil
-		e.Kind = txlock.Requested
-		all(ctx, e)
-		e.Kind = kind
-		all(ctx, e)
-		if want := []string{string(kind) + " a", string(kind) + " a"}; !slices.Equal(one.events, want) || !strings.Contains(out.String(), string(kind)) {
-			t.Errorf("%s: told %q, written %q", kind, one.events, out.String())
-		}
+	var told []string
+	note := func(who string) txlock.Observer {
+		return func(_ context.Context, e txlock.Event) { told = append(told, who+" "+string(e.Kind)) }
 	}
-	if one.asked != 2*len(kinds)-4 { // less two that were granted and two that were refused
-		t.Errorf("asked %d times", one.asked)
-	}
-	all = txlock.MultiObserver(func(context.Context, txlock.Event) { panic("the observer") }, one.observe)
-	one.events = nil
 	func() {
 		defer func() { equal[any](t, "recovered", recover(), "the observer") }()
-		e.Kind = txlock.Granted
-		all(ctx, e)
+		broken := func(context.Context, txlock.Event) { panic("the observer") }
+		txlock.MultiObserver(note("first"), nil, broken, note("last"))(t.Context(), txlock.Event{Kind: txlock.Granted})
 	}()
-	if !slices.Equal(one.events, []string{"granted a"}) {
-		t.Errorf("after a panic: %q", one.events)
-	}
+	equal(t, "who is told", strings.Join(told, ", "), "first granted, last granted")
 }
 
 // newLog is a log from a level on, without the time.
@@ -466,35 +398,31 @@ func newLog(out *bytes.Buffer, least slog.Level) *slog.Logger {
 	}}))
 }
 
-// TestSlogObserverHandsOnContext proves that a handler gets the context of the call,
-// in which logs find the request that an event belongs to.
+// TestSlogObserverHandsOnContext proves that a handler gets the context of the call, in which logs find the request
+// that an event belongs to.
 func TestSlogObserverHandsOnContext(t *testing.T) {
 	t.Parallel()
-	type request struct{}
-	h := &contextHandler{}
-	o := txlock.SlogObserver(slog.New(h))
-	ctx := context.WithValue(t.Context(), request{}, "r-17")
-	for _, kind := range []txlock.Kind{txlock.Granted, txlock.Refused, txlock.Waited, txlock.Renewed, txlock.Lost, txlock.Released, txlock.Dropped, txlock.Doomed, txlock.Retried} {
-		h.enabled, h.handled = nil, nil
-		o(ctx, txlock.Event{Kind: kind, Key: txlock.Named("a")})
-		if h.enabled == nil || h.handled == nil || h.enabled.Value(request{}) != "r-17" || h.handled.Value(request{}) != "r-17" {
-			t.Errorf("the handler was asked under %v and called under %v", h.enabled, h.handled)
+	for _, kind := range []txlock.Kind{txlock.Granted, txlock.Lost, txlock.Doomed} {
+		h, ctx := new(contextHandler), txlock.WithLabel(t.Context(), "r-17")
+		txlock.SlogObserver(slog.New(h))(ctx, txlock.Event{Kind: kind, Key: txlock.Named("a")})
+		if under := slices.Compact(h.under); len(h.under) < 2 || !slices.Equal(under, []context.Context{ctx}) {
+			t.Errorf("%s: the handler was called under %v", kind, under)
 		}
 	}
 }
 
 // contextHandler notes the contexts that it is called under.
-type contextHandler struct{ enabled, handled context.Context }
+type contextHandler struct {
+	slog.Handler
+	under []context.Context
+}
 
 func (h *contextHandler) Enabled(ctx context.Context, _ slog.Level) bool {
-	h.enabled = ctx
+	h.under = append(h.under, ctx)
 	return true
 }
 
 func (h *contextHandler) Handle(ctx context.Context, _ slog.Record) error {
-	h.handled = ctx
+	h.under = append(h.under, ctx)
 	return nil
 }
-
-func (h *contextHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
-func (h *contextHandler) WithGroup(string) slog.Handler      { return h }
