@@ -34,8 +34,7 @@ func holderOf(t *testing.T, db *testdb.DB, key txlock.Key) int64 {
 	return int64(all[0].Session)
 }
 
-// background calls Do in the background. It returns the context of fn as soon as fn runs;
-// fn ends when the test tells it to.
+// background calls Do in the background. It returns the context of fn as soon as fn runs; fn ends when the test tells it to.
 func background(ctx context.Context, t *testing.T, pool *sql.DB, key txlock.Key) (working context.Context, end func(error) error) {
 	t.Helper()
 	started, result, done := make(chan context.Context), make(chan error, 1), make(chan error, 1)
@@ -63,8 +62,7 @@ func background(ctx context.Context, t *testing.T, pool *sql.DB, key txlock.Key)
 	return working, end
 }
 
-// noticed is how long a test waits until Do notices a loss, which takes it two seconds at
-// most on an idle machine. TestDoLooksAtItsSocket shows how soon it does.
+// noticed is how long a test waits until Do notices a loss, which takes it two seconds on an idle machine.
 const noticed = time.Minute
 
 // ends waits for the context's end and returns how long that took.
@@ -78,9 +76,7 @@ func ends(ctx context.Context, t *testing.T, since time.Time) time.Duration {
 	return time.Since(since)
 }
 
-// TestDoLooksAtItsSocket ends the connection from outside while fn runs. Do finds it closed before
-// its next ping, a second after it has begun. The quickest of several tries counts: the machine
-// may be slow.
+// TestDoLooksAtItsSocket: Do finds a closed connection before its next ping. The quickest of several tries counts.
 func TestDoLooksAtItsSocket(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		quickest := time.Hour
@@ -146,8 +142,7 @@ func TestDoNoticesLossAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestDoOutlivesItsContext ends the caller's context: the lock is kept until fn
-// has returned.
+// TestDoOutlivesItsContext ends the caller's context: the lock is kept until fn has returned.
 func TestDoOutlivesItsContext(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		key, why := uniqueKey(t, "do"), errors.New("the shop closes")
@@ -167,8 +162,7 @@ func TestDoOutlivesItsContext(t *testing.T) {
 	})
 }
 
-// TestDoCommitsItsToken proves that whoever locks later with an older snapshot is told
-// that somebody has held the lock meanwhile.
+// TestDoCommitsItsToken: whoever locks later with an older snapshot is told that somebody has held the lock meanwhile.
 func TestDoCommitsItsToken(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
 		table, key := numbers(t, db), uniqueKey(t, "do")
@@ -183,9 +177,7 @@ func TestDoCommitsItsToken(t *testing.T) {
 	})
 }
 
-// TestDoNoticesSilence cuts the network without any packet: while the function runs, which only
-// the ping can notice, sent once a second with a second for the answer, and when it is about to
-// return, so that Do can't report whether the lock was held to the end.
+// TestDoNoticesSilence: Do notices a network that is cut without a packet by its ping, and at the end.
 func TestDoNoticesSilence(t *testing.T) {
 	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
 		for _, atTheEnd := range []bool{false, true} {
@@ -237,8 +229,7 @@ func (m muted) Write(p []byte) (int, error) {
 	return m.Conn.Write(p)
 }
 
-// TestTryDo proves that TryDo holds the lock while its function runs, and returns at once
-// where somebody else has it.
+// TestTryDo: TryDo holds the lock while its function runs, and returns at once where somebody else has it.
 func TestTryDo(t *testing.T) {
 	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		for _, key := range []txlock.Key{uniqueKey(t, "try"), hashed.Key(7)} {
@@ -321,9 +312,7 @@ func plainly(ctx context.Context, pool *sql.DB, options *sql.TxOptions, fn func(
 	return tx.Commit()
 }
 
-// TestOptimisticNeedsCommittedReads proves that Optimistic refuses READ UNCOMMITTED, where a
-// version may be that of somebody who holds the key and has not written yet, and that no version is
-// read on a session at that level, of a guarded pool or another.
+// TestOptimisticNeedsCommittedReads: Optimistic refuses READ UNCOMMITTED, and so does whatever reads a version on such a session.
 func TestOptimisticNeedsCommittedReads(t *testing.T) {
 	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
 		keys, plain := []txlock.Key{uniqueKey(t, "dirty"), hashedKeys.Key(t.Name())}, newPool(t, db.Config(), guarded)
@@ -347,8 +336,7 @@ func TestOptimisticNeedsCommittedReads(t *testing.T) {
 	})
 }
 
-// TestVersionNeedsAKnownLevel proves that Version refuses a transaction that may read what is not
-// committed by a statement before it, however it was begun, and no other.
+// TestVersionNeedsAKnownLevel: Version refuses a transaction that may read what is not committed, however it was begun, and no other.
 func TestVersionNeedsAKnownLevel(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := uniqueKey(t, "level")

@@ -226,8 +226,7 @@ func ExampleRun_twoRoundTrips() {
 
 // These examples need a database, so they are compiled and not run.
 
-// Run locks, runs the function in a transaction, and commits. After a deadlock it does so
-// again.
+// Run locks, runs the function in a transaction, and commits. After a deadlock it does so again.
 func ExampleRun() {
 	pay := func(ctx context.Context, db *sql.DB, order int64) error {
 		return locksqlc.Run(ctx, db, Orders.Keys(order), func(tx *sql.Tx) error {

@@ -20,14 +20,12 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// makesBefore reports whether the row of a new key is made before the transaction that its lock
-// begins.
+// makesBefore reports whether the row of a new key is made before the transaction that its lock begins.
 func makesBefore(db *testdb.DB) bool {
 	return db.Engine() == testdb.MariaDB || hasProcedures(db.Engine())
 }
 
-// onOwn runs a test on databases of its own: where another test has locked the place of a row,
-// the row is made by its lock.
+// onOwn runs a test on databases of its own: where another test has locked the place of a row, the row is made by its lock.
 func onOwn(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	t.Helper()
 	onServers(t, func(t *testing.T, db *testdb.DB) { test(t, testdb.Shared(t, db.Engine()).OpenNamed(t)) })
@@ -39,8 +37,7 @@ func rowsOf(t *testing.T, db *testdb.DB, key txlock.Key) int {
 	return count(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", key.String())
 }
 
-// TestFirstLockText proves that a lock whose key is known to have a row is sent as it is
-// without anything that makes one.
+// TestFirstLockText: a lock whose key is known to have a row is sent as it is without anything that makes one.
 func TestFirstLockText(t *testing.T) {
 	makes := regexp.MustCompile("BEGIN DECLARE .* END IF; END; | ?MAKE")
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
@@ -67,9 +64,7 @@ func TestFirstLockText(t *testing.T) {
 	})
 }
 
-// TestFirstLockMakesItsRow proves when the row of a new key is made before the transaction,
-// and outlives its rollback: not where the program has chosen what a statement before BEGIN
-// would do away with, nor where it would not commit, nor in a transaction that writes nothing.
+// TestFirstLockMakesItsRow: the row of a new key is made before the transaction, unless that could hinder what the program has chosen.
 func TestFirstLockMakesItsRow(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		for _, c := range []struct {
@@ -126,8 +121,7 @@ func TestFirstLockMakesItsRow(t *testing.T) {
 	})
 }
 
-// TestFirstSharedLock proves that the first shared lock of a process makes the row of its key before
-// its transaction as well, where it also asks for a cluster: a second reader doesn't wait for it.
+// TestFirstSharedLock: the first shared lock of a process makes its row before, too: a second reader doesn't wait for it.
 func TestFirstSharedLock(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		key, pool := uniqueKey(t, rand.Text()), newPool(t, db.Config(), true)
@@ -144,8 +138,7 @@ func TestFirstSharedLock(t *testing.T) {
 	})
 }
 
-// TestChosenIsForOneTransaction proves that what SET TRANSACTION has chosen is that of the transaction
-// behind it, also if the first lock fails with its BEGIN, and never that of the next.
+// TestChosenIsForOneTransaction: what SET TRANSACTION has chosen is that of the next transaction, also if its first lock fails, and of no other.
 func TestChosenIsForOneTransaction(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table, held := db.CreateTable(t, "chosen", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "chosen")
@@ -174,8 +167,7 @@ func TestChosenIsForOneTransaction(t *testing.T) {
 	})
 }
 
-// lockNew locks a key as the first statement of a transaction, rolls back, and reports whether
-// its row is there then.
+// lockNew locks a key as the first statement of a transaction, rolls back, and reports whether its row is there then.
 func lockNew(t *testing.T, db *testdb.DB, conn *sql.Conn, key txlock.Key, inside string) bool {
 	t.Helper()
 	tx := begin(t, conn)
@@ -187,8 +179,7 @@ func lockNew(t *testing.T, db *testdb.DB, conn *sql.Conn, key txlock.Key, inside
 	return rowsOf(t, db, key) == 1
 }
 
-// TestFirstLockAfterSet proves that SET TRANSACTION hinders one transaction, and one inside of a
-// transaction, or what looks like one, none.
+// TestFirstLockAfterSet: SET TRANSACTION hinders one transaction, and one inside of a transaction, or what looks like one, none.
 func TestFirstLockAfterSet(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		conn := takeConn(t, newPool(t, db.Config(), true))
@@ -237,9 +228,7 @@ func TestFirstTryWaitsForNoGap(t *testing.T) {
 	})
 }
 
-// TestTryOfAKeyThatIsBeingMade tries keys whose first holder commits during the try, in
-// transactions that hold another key. To look for the row fixes the snapshot of the
-// transaction, so that a grant after that commit would come with old data.
+// TestTryOfAKeyThatIsBeingMade: a try whose key's first holder commits meanwhile is refused, or shows what that has committed.
 func TestTryOfAKeyThatIsBeingMade(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -342,8 +331,7 @@ func TestLockWithoutACenter(t *testing.T) {
 	})
 }
 
-// TestPreparedForAnotherContext proves that a statement which was prepared for LockWith or CommitWith
-// is not executed without it.
+// TestPreparedForAnotherContext: a statement which was prepared for LockWith or CommitWith is not executed without it.
 func TestPreparedForAnotherContext(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, table, key := newPool(t, db.Config(), true), numbers(t, db), uniqueKey(t, "prepared")
@@ -370,8 +358,7 @@ func TestPreparedForAnotherContext(t *testing.T) {
 	})
 }
 
-// TestPreparedForLaterTransactions proves that a statement which database/sql keeps with a connection
-// is an ordinary one in later transactions, whatever it was prepared for and how that has ended.
+// TestPreparedForLaterTransactions: what database/sql keeps prepared is an ordinary statement in later transactions, whatever it was prepared for.
 func TestPreparedForLaterTransactions(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table, key := numbers(t, db), uniqueKey(t, "kept")

@@ -48,8 +48,7 @@ type shape struct {
 	many bool // the table has many rows
 }
 
-// shapes are the ways in which error 1213 can reach a program. Each waits for the last
-// row.
+// shapes are the ways in which error 1213 can reach a program. Each waits for the last row.
 var shapes = []shape{
 	{name: "Exec", run: sent("text", "UPDATE %s SET v = v + 1 WHERE id = 4000")},
 	{name: "Exec with arguments", run: sent("text", "UPDATE %s SET v = v + ? WHERE id = ?", 1, lastRow)},
@@ -125,8 +124,7 @@ func row(query string, args ...any) func(context.Context, *victim) error {
 	}
 }
 
-// deadlock lets a transaction run into a deadlock by a statement, and lose. The
-// other one has written far more, and InnoDB rolls back the smaller.
+// deadlock lets a transaction lose a deadlock by a statement: the other one has written far more.
 func deadlock(t *testing.T, db *testdb.DB, pool *sql.DB, s shape) *victim {
 	t.Helper()
 	v, err := lost(t, db, pool, false, s)
@@ -197,9 +195,7 @@ func TestDeadlockDooms(t *testing.T) {
 	})
 }
 
-// commitsHalf shows what the guard is for: on a plain pool only what is written after the
-// deadlock stays. Some servers execute that in autocommit, so that not even ROLLBACK
-// would undo it; others (MariaDB 10.6 and 11.4) execute it in a new transaction.
+// commitsHalf shows what the guard is for: on a plain pool what is written after the deadlock stays, and nothing else.
 func (v *victim) commitsHalf(t *testing.T) {
 	t.Helper()
 	exec(t, v.tx, "INSERT INTO "+v.table+" VALUES (9000, 0, '')")
@@ -244,20 +240,17 @@ func oneSecond(cfg *mysql.Config) {
 	cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
 }
 
-// soon is far below innodb_lock_wait_timeout, 50 s: so long the server would keep the
-// locks of a session whose client is gone.
+// soon is far below innodb_lock_wait_timeout, 50 s: so long the server would keep the locks of a session whose client is gone.
 const soon = 20 * time.Second
 
-// waiter is a transaction that holds a key and waits for something that another
-// holds.
+// waiter is a transaction that holds a key and waits for something that another holds.
 type waiter struct {
 	tx   *sql.Tx
 	mine txlock.Key
 	conn int64
 }
 
-// newWaiter begins one. Its key has a row: if the first lock of a key is rolled back, its
-// waiters lock the gap beside it, which would disturb other tests.
+// newWaiter begins one whose key has a row: else its waiters would lock a gap that other tests need.
 func newWaiter(t *testing.T, pool *sql.DB) waiter {
 	t.Helper()
 	w := waiter{tx: begin(t, pool), mine: uniqueKey(t, "mine")}
@@ -267,8 +260,7 @@ func newWaiter(t *testing.T, pool *sql.DB) waiter {
 	return w
 }
 
-// isAbandoned fails the test unless the key of the waiter is free at once, and its
-// transaction is doomed.
+// isAbandoned fails the test unless the key of the waiter is free at once, and its transaction is doomed.
 func (w waiter) isAbandoned(t *testing.T, db *testdb.DB) {
 	t.Helper()
 	begun := time.Now()
@@ -281,8 +273,7 @@ func (w waiter) isAbandoned(t *testing.T, db *testdb.DB) {
 	wantDoomed(t, "Commit", w.tx.Commit(), 0)
 }
 
-// TestAbandonedStatementIsKilled cancels a statement that waits, and a query that waits after its
-// first rows.
+// TestAbandonedStatementIsKilled cancels a statement that waits, and a query that waits after its first rows.
 func TestAbandonedStatementIsKilled(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "crossed", crossed)
@@ -306,9 +297,7 @@ func TestAbandonedStatementIsKilled(t *testing.T) {
 	})
 }
 
-// swallowed are the statements that can be the victim of a deadlock and still be answered
-// with success, or with another error. {T} is the table, {P} the name of what was made
-// before.
+// swallowed are statements whose deadlock may be answered with success, or with another error. {T} is the table, {P} what is made.
 var swallowed = []struct {
 	name, makes string
 	before      string // executed in the transaction, before the statement
@@ -333,8 +322,7 @@ var swallowed = []struct {
 	{name: "SET of a subquery", text: "SET @v = (SELECT v FROM {T} WHERE id = 4000 FOR UPDATE)", again: true},
 }
 
-// TestSwallowedDeadlock proves that whatever the reply to a victim of a deadlock is,
-// nothing more of its transaction reaches the server.
+// TestSwallowedDeadlock: whatever the reply to a victim of a deadlock is, nothing more of its transaction reaches the server.
 func TestSwallowedDeadlock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for i, s := range swallowed {
@@ -398,8 +386,7 @@ func (v *victim) isOver(t *testing.T, answer error, result int, again bool) {
 	wantCount(t, v.db, 0, "SELECT COUNT(*) FROM "+v.table+" WHERE v <> 0 OR id IN (7000, 9000)")
 }
 
-// committing are the ways in which a transaction can commit before its end. {T} is the
-// table, {P} a procedure.
+// committing are the ways in which a transaction can commit before its end. {T} is the table, {P} a procedure.
 var committing = []struct {
 	name, procedure, text string
 	anew                  bool // a plain pool without a lock doesn't know
@@ -416,8 +403,7 @@ var committing = []struct {
 	{name: "CALL that fails", procedure: "BEGIN COMMIT AND CHAIN; SIGNAL SQLSTATE '45000'; END", text: "CALL {P}()", anew: true},
 }
 
-// TestRunNeverRepeatsCommitted has fn write, commit by one of the ways, and then run into
-// a deadlock: what was written must not be written again.
+// TestRunNeverRepeatsCommitted: what a function has written and committed, before a deadlock, is not written again.
 func TestRunNeverRepeatsCommitted(t *testing.T) {
 	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
 		for i, shape := range committing {
@@ -442,8 +428,7 @@ func TestRunNeverRepeatsCommitted(t *testing.T) {
 	})
 }
 
-// TestLostWithALargeStatement loses the connection with a statement of more than a megabyte,
-// as a server does for which it is too large: it is not sent again, and the error says why.
+// TestLostWithALargeStatement: a statement that is lost with its connection, and may be too large, is not sent again.
 func TestLostWithALargeStatement(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		lose := testdb.Losing(func(packet string) (lost, arrives bool) { return len(packet) > 1<<20, false })
@@ -492,9 +477,7 @@ func TestOnceValueAndThePackets(t *testing.T) {
 	})
 }
 
-// TestUnknownReplies lets the server answer in a character set that nobody expects, in the
-// middle of a transaction. What can't be read grants nothing, and dooms the transaction; what is
-// granted is locked.
+// TestUnknownReplies: what can't be read grants nothing and dooms the transaction; what is granted is locked.
 func TestUnknownReplies(t *testing.T) {
 	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
 		busy, free := uniqueKey(t, "busy"), uniqueKey(t, "free")

@@ -109,8 +109,7 @@ func TestTransactionsAsText(t *testing.T) {
 	})
 }
 
-// TestSavepointFreesLock rolls back to a savepoint that is older than the lock, in every
-// form of the text. Another transaction takes the lock in between.
+// TestSavepointFreesLock: what ROLLBACK TO has freed, in every form of the text, isn't held, and is locked anew.
 func TestSavepointFreesLock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, text := range []string{"ROLLBACK TO early", "rollback work to savepoint `early`", "DELETE FROM lockstep_once WHERE 0 = 1; ROLLBACK TO SAVEPOINT early"} {
@@ -137,9 +136,7 @@ func TestSavepointFreesLock(t *testing.T) {
 	})
 }
 
-// TestSavepointOfCaller calls procedures that roll back to a savepoint of their caller. No
-// server can report whether the transaction is still the same after that, so it counts as
-// ended, whatever the procedure does next.
+// TestSavepointOfCaller: a transaction counts as ended whose procedure rolls back to its caller's savepoint: no server says what is left.
 func TestSavepointOfCaller(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.AdminConfig(), true)
@@ -165,14 +162,12 @@ type shown struct{ testdb.Edited }
 
 func (s shown) Raw() driver.Conn { return s.Conn }
 
-// commented adds a comment before and after each text, as otelsql's WithSQLCommenter and
-// Datadog's propagation do.
+// commented adds a comment before and after each text, as otelsql's WithSQLCommenter and Datadog's propagation do.
 func commented(query string) string {
 	return "/* app='shop' */ " + query + " /* traceparent='00-1-1-00' */"
 }
 
-// unchecked has no Validator and no SessionResetter, like nhat/otelsql, sqlhooks and
-// instrumentedsql.
+// unchecked has no Validator and no SessionResetter, like nhat/otelsql, sqlhooks and instrumentedsql.
 type unchecked struct {
 	driver.Conn
 	driver.ConnBeginTx
@@ -228,8 +223,7 @@ func between(wrap func(testdb.Conn) driver.Conn) func(driver.Connector) driver.C
 	return func(base driver.Connector) driver.Connector { return under(wrap)(locksqlc.Connector(base)) }
 }
 
-// onWrapped runs a test on pools with each wrapper in each place. The cases run in parallel, or one
-// after the other.
+// onWrapped runs a test on pools with each wrapper in each place. The cases run in parallel, or one after the other.
 func onWrapped(t *testing.T, together bool, test func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool)) {
 	t.Helper()
 	onServers(t, func(t *testing.T, db *testdb.DB) {
@@ -330,8 +324,7 @@ func TestWrappedCancel(t *testing.T) {
 	})
 }
 
-// TestWrappedRestores has a deadlock in a bounded wait: later users of the connection, which is used again where
-// no wrapper is in the way, must find the variables of the session restored. The cases run one after the other.
+// TestWrappedRestores: a deadlock in a bounded wait leaves no variable behind for later users of the connection. One case after the other.
 func TestWrappedRestores(t *testing.T) {
 	onWrapped(t, false, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		if before, now := restoresAfterDeadlock(t, db, pool); now != before && strings.HasSuffix(t.Name(), "/nothing_under_it") {
@@ -355,8 +348,7 @@ func TestOpenerStaysEdited(t *testing.T) {
 	})
 }
 
-// savepointNames are pairs of names, as they are written, that a server takes for one or for
-// two: it compares them by a collation.
+// savepointNames are pairs of names, as they are written, that a server takes for one or for two: it compares them by a collation.
 var savepointNames = [][2]string{
 	{"a", "b"},
 	{"a", "`A`"},
@@ -375,9 +367,7 @@ var savepointNames = [][2]string{
 	{strings.Repeat("x", 64) + "1", strings.Repeat("x", 64) + "2"},
 }
 
-// TestSavepointNames proves that no lock counts as held which a ROLLBACK TO SAVEPOINT has
-// freed, whatever the savepoints are called. The server says whether two names are one, and
-// what another session can lock.
+// TestSavepointNames: no lock counts as held which another session can take, whatever the savepoints are called.
 func TestSavepointNames(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		db.CreateProcedure(t, "sets_savepoint", "SAVEPOINT deep")
@@ -405,9 +395,7 @@ func TestSavepointNames(t *testing.T) {
 	})
 }
 
-// TestSavepointKeepsEarlierLocks rolls back to a savepoint that is younger than a lock.
-// Both servers keep that lock, Held says so, and re-entry sends nothing. A lock younger
-// than the savepoint is sent again.
+// TestSavepointKeepsEarlierLocks: a lock older than a savepoint stays held without a statement; a younger one is sent again.
 func TestSavepointKeepsEarlierLocks(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, interpolate := range []bool{false, true} {
@@ -461,9 +449,7 @@ func oneSavepoint(t *testing.T, conn *sql.Conn, names [2]string) (same, ok bool)
 	return err == nil, true
 }
 
-// savepointHistories are statements with savepoints of the two names, 1 and 2, between
-// which locks are taken. Each of them leaves a lock that is gone where the names are one, or
-// where they are two.
+// savepointHistories are steps with savepoints of two names, 1 and 2, that leave a lock undone if those are one, or two.
 var savepointHistories = []string{
 	"SAVEPOINT 1|LOCK|ROLLBACK TO 2",
 	"SAVEPOINT 1|LOCK|SAVEPOINT 2|LOCK|ROLLBACK TO 1",
@@ -472,8 +458,7 @@ var savepointHistories = []string{
 	"CALL sets_savepoint()|LOCK|ROLLBACK TO deep", // that nobody has seen set
 }
 
-// keepsToServer plays a history, and compares what counts as held with what another session
-// can lock. It returns how many locks it can.
+// keepsToServer compares what counts as held after a history with what another session can lock, and counts that.
 func keepsToServer(t *testing.T, pool *sql.DB, other *sql.Conn, keys []txlock.Key, history string, names [2]string) (freed int) {
 	t.Helper()
 	conn := takeConn(t, pool)
@@ -503,6 +488,5 @@ func keepsToServer(t *testing.T, pool *sql.DB, other *sql.Conn, keys []txlock.Ke
 	return freed
 }
 
-// questions returns how many statements the server has received from the session,
-// including this one.
+// questions returns how many statements the server has received from the session, including this one.
 func questions(tb testing.TB, on testdb.Queryer) int { return sessionStatus(tb, on, "Questions") }

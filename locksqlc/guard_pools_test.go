@@ -177,8 +177,7 @@ func begin(tb testing.TB, on beginner, options ...*sql.TxOptions) *sql.Tx {
 	return tx
 }
 
-// takeConn takes a connection from the pool. It is returned at the end of the test at the
-// latest.
+// takeConn takes a connection from the pool. It is returned at the end of the test at the latest.
 func takeConn(tb testing.TB, db *sql.DB) *sql.Conn {
 	tb.Helper()
 	conn, err := db.Conn(tb.Context())
@@ -241,8 +240,7 @@ func holding(tb testing.TB, on beginner, key txlock.Key) *sql.Tx {
 	return tx
 }
 
-// isFree reports whether another transaction gets the lock at once, and releases it. If the
-// lock must be free, use wantFree.
+// isFree reports whether another transaction gets the lock at once, and releases it. If the lock must be free, use wantFree.
 func isFree(tb testing.TB, db *testdb.DB, key txlock.Key) bool {
 	tb.Helper()
 	tx := begin(tb, newPool(tb, db.Config(), true))
@@ -270,10 +268,9 @@ func wantHeld(tb testing.TB, what string, scope *txlock.Scope, key txlock.Key, w
 	}
 }
 
-// wantFree fails the test unless another transaction gets the locks. It waits with a
-// limit instead of trying: if the row of a key was never committed, another test may hold
-// the gap that it goes into, and a try would be refused. Somebody who still held the lock
-// itself would hold it longer than the limit.
+// wantFree fails the test unless another transaction gets the locks. It waits with a limit instead of trying: if the row of a key
+// was never committed, another test may hold the gap that it goes into, and a try would be refused. Somebody who still held the
+// lock itself would hold it longer than the limit.
 func wantFree(tb testing.TB, db *testdb.DB, keys ...txlock.Key) {
 	tb.Helper()
 	pool := newPool(tb, db.Config(), true)
@@ -306,8 +303,7 @@ func wantDoomed(tb testing.TB, what string, err error, why uint16) {
 	}
 }
 
-// wantOver fails the test unless the error says that the transaction is over, and whether it may be
-// run again.
+// wantOver fails the test unless the error says that the transaction is over, and whether it may be run again.
 func wantOver(tb testing.TB, what string, err error, again bool) {
 	tb.Helper()
 	if !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) != again {
@@ -404,8 +400,7 @@ func firstOf(first bool, err error) error {
 	return err
 }
 
-// endingWith is the way of a transaction of Run that a last statement commits, and whose function
-// then returns what is behind it.
+// endingWith is the way of a transaction of Run that a last statement commits, and whose function then returns what is behind it.
 func endingWith(last string, behind error) way {
 	return func(ctx context.Context, pool *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error {
 		return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {

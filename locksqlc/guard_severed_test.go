@@ -31,10 +31,7 @@ var lostCommits = []struct {
 	{name: "UPDATE", text: "UPDATE {T} SET v = v WHERE id = 2", again: true},
 }
 
-// TestRunAfterLostCommit has the server end the connection while a statement runs that
-// has committed already: what was written must not be written again. If a guarded pool
-// knows that nothing was committed, it runs the transaction again, whatever fn does with
-// the error.
+// TestRunAfterLostCommit: what may be committed when the connection is lost isn't written again; a guarded pool knows what isn't.
 func TestRunAfterLostCommit(t *testing.T) {
 	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
 		for i, shape := range lostCommits {
@@ -108,8 +105,7 @@ func TestAutocommitAfterDDL(t *testing.T) {
 	})
 }
 
-// TestEndedByText has the program end a transaction by a statement. The error says what that
-// did, and what was rolled back isn't said to be committed.
+// TestEndedByText: the error says what a statement has done that ended the transaction.
 func TestEndedByText(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.AdminConfig(severalTexts), true)
@@ -236,8 +232,7 @@ var moves = []struct {
 	{text: "BEGIN NOT ATOMIC SET completion_type = 1; END", want: schema.ErrSession, engine: testdb.MariaDB},
 }
 
-// TestMovedSession moves sessions, in a transaction and on the pool. A lock of such a session is refused by
-// name, and the pool doesn't use the connection again: whoever is granted a lock from it is alone.
+// TestMovedSession: a lock of a session that was moved is refused, and its connection not used again.
 func TestMovedSession(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		other, procedure := db.Name()+"_moved", "own_"+strings.ToLower(rand.Text())
@@ -318,8 +313,7 @@ func TestLockTablesUnderAutocommitOff(t *testing.T) {
 	})
 }
 
-// TestChainedTransaction switches completion_type in a transaction that holds a lock: COMMIT
-// frees that, and the transaction behind it stays open nowhere.
+// TestChainedTransaction: COMMIT under completion_type frees the locks, and the transaction behind it stays open nowhere.
 func TestChainedTransaction(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, key := newPool(t, db.Config(), true), uniqueKey(t, "chained")

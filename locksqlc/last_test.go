@@ -32,8 +32,7 @@ func lastly(t *testing.T, pool *sql.DB, fn func(tx *sql.Tx, s *txlock.Scope) err
 // sharesTexts reports whether statements of the program can share a text with lockstep's.
 func sharesTexts(engine testdb.Engine) bool { return engine == testdb.MariaDB || hasProcedures(engine) }
 
-// TestLargeLastStatement proves that an argument which the driver doesn't write into a text, as
-// that would be too large, changes nothing for the statements behind it: they are not prepared.
+// TestLargeLastStatement: an argument that is too large to be written into a text changes nothing for the statements behind it.
 func TestLargeLastStatement(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		if !sharesTexts(db.Engine()) {
@@ -67,9 +66,7 @@ func TestLargeLastStatement(t *testing.T) {
 
 var errInner = errors.New("the function fails")
 
-// TestCommitWithAndBehind proves what becomes of a transaction behind the statement that has
-// committed it: whatever follows is refused, its function isn't run again, and what it returns
-// is told as the error behind a commit.
+// TestCommitWithAndBehind: what follows the statement that has committed is refused, its function isn't run again, and its error is told.
 func TestCommitWithAndBehind(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.Config(), true)
@@ -128,8 +125,7 @@ func TestCommitWithAndBehind(t *testing.T) {
 	})
 }
 
-// TestCommitWithALostLock proves that the last statement of a transaction which has lost a
-// lock by its own COMMIT isn't sent.
+// TestCommitWithALostLock: the last statement of a transaction which has lost a lock by its own COMMIT isn't sent.
 func TestCommitWithALostLock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.Config(), true)
@@ -182,8 +178,7 @@ func TestCommitWithInterrupted(t *testing.T) {
 	})
 }
 
-// TestCommitWithRefused proves that a statement isn't sent where it must not commit, or where
-// nobody would see that it is to.
+// TestCommitWithRefused: a statement isn't sent where it must not commit, or where nobody would see that it is to.
 func TestCommitWithRefused(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		guarded, plain := newPool(t, db.Config(), true), newPool(t, db.Config(), false)
@@ -242,9 +237,7 @@ func TestCommitWithRefused(t *testing.T) {
 	})
 }
 
-// TestCommitWithIsSentOnce proves that a statement which has begun is not sent again, whatever its
-// error is, that the pool goes on to call its procedures, and that the program's own variables are what
-// they were. What MyISAM has stored stays.
+// TestCommitWithIsSentOnce: a last statement that has begun is not sent again, and the program's variables stay. What MyISAM has stored shows it.
 func TestCommitWithIsSentOnce(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, interpolates := range []bool{false, true} {
@@ -384,9 +377,7 @@ func commitWays(t *testing.T, pool *sql.DB, fn func(on executor, s *txlock.Scope
 
 var errBehind = errors.New("of the function, behind CommitWith")
 
-// TestAfterCommit proves that functions are called in their order, once, when the transaction is
-// committed, its lock is free, and its connection is back in a pool of one; and not when it is
-// rolled back.
+// TestAfterCommit: functions are called in order, once, behind the COMMIT, with the lock free and the connection back; and not behind a rollback.
 func TestAfterCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, table := newPool(t, db.Config(), true), db.CreateTable(t, "after_commit", "id INT PRIMARY KEY")
@@ -466,8 +457,7 @@ func TestAfterCommitUnanswered(t *testing.T) {
 	})
 }
 
-// TestAfterCommitPanics proves that the transaction stays committed, the other functions are
-// called, and the panic goes on.
+// TestAfterCommitPanics: the transaction stays committed, the other functions are called, and the panic goes on.
 func TestAfterCommitPanics(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, called := newPool(t, db.Config(), true), newCallees(t)
@@ -486,8 +476,7 @@ func TestAfterCommitPanics(t *testing.T) {
 	})
 }
 
-// TestAfterCommitRefused proves that AfterCommit refuses what it could not see, and that Commit
-// fails, and calls nothing, where a statement has ended the transaction before.
+// TestAfterCommitRefused: AfterCommit refuses what it could not see, and a Commit that fails calls nothing.
 func TestAfterCommitRefused(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		never := func() { t.Error("a function was called") }

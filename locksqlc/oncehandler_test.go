@@ -68,8 +68,7 @@ func wantAnswer(t *testing.T, what string, w *httptest.ResponseRecorder, status 
 	}
 }
 
-// wantHeaders sends a request twice, and fails the test unless the values of these headers of both
-// answers are the wanted ones.
+// wantHeaders sends a request twice, and fails the test unless the values of these headers of both answers are the wanted ones.
 func wantHeaders(t *testing.T, h http.Handler, names []string, wants ...string) {
 	t.Helper()
 	key := uniqueKey(t, "http").String()
@@ -146,9 +145,7 @@ func TestOnceHandler(t *testing.T) {
 	})
 }
 
-// TestOnceHandlerThatFails proves that what was rolled back is no success, and isn't stored: the next
-// request is the first. What was committed is not nothing, and what the handler itself has met says
-// nothing of the key.
+// TestOnceHandlerThatFails: what was rolled back is not stored, so the next request is the first; what the handler has met says nothing of the key.
 func TestOnceHandlerThatFails(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		table, key := numbers(t, db), uniqueKey(t, "http").String()
@@ -205,9 +202,7 @@ func TestOnceHandlerThatFails(t *testing.T) {
 	})
 }
 
-// TestOnceHandlerInADeadlock proves that a handler is called again whose transaction was rolled
-// back by a deadlock, though it has answered 500 and told nobody why. On a plain pool, where
-// nobody knows that it was not committed, its answer stands, and the next request is the first.
+// TestOnceHandlerInADeadlock: a handler is called again whose transaction a deadlock has ended; on a plain pool, which can't know, its answer stands.
 func TestOnceHandlerInADeadlock(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
 		table, key := numbers(t, db), uniqueKey(t, "http").String()
@@ -286,9 +281,7 @@ func TestOnceHandlerWhileTheFirstIsOpen(t *testing.T) {
 	})
 }
 
-// TestOnceHandlerAdds proves that values which the handler adds to a header are added to those that others
-// set around the replay, and that a header of one value keeps the handler's. The first request has no
-// origin, the others have.
+// TestOnceHandlerAdds: values that the handler adds are added to those that others set around the replay; a header of one value keeps its own.
 func TestOnceHandlerAdds(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		once := answers(pool, numbers(t, db), func(w http.ResponseWriter, _ *http.Request) {
@@ -401,8 +394,7 @@ func TestOnceHandlerKeepsHeaders(t *testing.T) {
 	})
 }
 
-// TestOnceHandlerWithoutTheBody refuses a request whose body somebody has read before: it
-// would be the same as any other.
+// TestOnceHandlerWithoutTheBody refuses a request whose body somebody has read before: it would be the same as any other.
 func TestOnceHandlerWithoutTheBody(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.Config(), true)

@@ -41,9 +41,7 @@ func wired(t *testing.T, wire *net.Conn) func(*mysql.Config) {
 	return testdb.Dialled(t, func(conn *net.TCPConn) net.Conn { *wire = conn; return conn })
 }
 
-// TestOpeningIsReset has the session reset after the lock that begins a transaction was
-// refused, which may have left one open, and after one that was given: that one is lost,
-// and the next statement says so. So is one whose BEGIN was sent before the lock.
+// TestOpeningIsReset: a session that is reset behind a refused lock goes on, one behind a granted lock is lost, and says so.
 func TestOpeningIsReset(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "reset", "id INT PRIMARY KEY")
@@ -85,9 +83,7 @@ func TestOpeningIsReset(t *testing.T) {
 	})
 }
 
-// TestRefusedOnClusters proves that calls which can't exclude on a cluster of several
-// primaries are refused there, and that the transaction goes on. It needs no cluster:
-// with wsrep_on = ON and no provider, a MariaDB works alone.
+// TestRefusedOnClusters: what can't exclude on a cluster is refused, and the transaction goes on. A MariaDB with wsrep_on works alone.
 func TestRefusedOnClusters(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -127,8 +123,7 @@ func onMariaDB(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	test(t, testdb.Open(t, testdb.MariaDB))
 }
 
-// runs runs transactions with the lock of a key, each of which writes a row, and returns
-// their tokens, which must rise.
+// runs runs transactions with the lock of a key, each of which writes a row, and returns their tokens, which must rise.
 func runs(t *testing.T, pool *sql.DB, table string, key txlock.Key, n int) (last uint64) {
 	t.Helper()
 	for range n {
@@ -184,8 +179,7 @@ func TestOpenerStaysPrepared(t *testing.T) {
 	})
 }
 
-// TestOpenersStayFew proves that a connection keeps some of the statements that begin its
-// transactions, and neither all nor always others.
+// TestOpenersStayFew: a connection keeps some of the statements that begin its transactions, and neither all nor always others.
 func TestOpenersStayFew(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
 		pool := single(newPool(t, db.Config(), true))
@@ -206,8 +200,7 @@ func TestOpenersStayFew(t *testing.T) {
 	})
 }
 
-// TestOpenersOfAResetSession proves that a lock is taken where the session has forgotten the
-// statements that were prepared.
+// TestOpenersOfAResetSession: a lock is taken where the session has forgotten the statements that were prepared.
 func TestOpenersOfAResetSession(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
 		var wire net.Conn
@@ -255,8 +248,7 @@ func TestOpenerSeesOtherTables(t *testing.T) {
 	})
 }
 
-// TestOpenerIsIndifferentToModes proves that what was prepared under one sql_mode works under
-// another.
+// TestOpenerIsIndifferentToModes: what was prepared under one sql_mode works under another.
 func TestOpenerIsIndifferentToModes(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
 		table, key := db.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "modes")

@@ -87,8 +87,7 @@ func TestFirstStatement(t *testing.T) {
 	}
 }
 
-// TestOptimisticEnd proves what is left of a transaction when its last statement both
-// compares the version and commits.
+// TestOptimisticEnd proves what is left of a transaction when its last statement both compares the version and commits.
 func TestOptimisticEnd(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "ended", "id INT PRIMARY KEY AUTO_INCREMENT, v INT")
@@ -146,9 +145,7 @@ func TestBeginTxEndsATransaction(t *testing.T) {
 	})
 }
 
-// TestPoolAfterARefusedLock: where the lock that a transaction begins with was refused, and nothing else
-// was sent in it, or where the comparison of Optimistic waits in vain, the next user of the connection is
-// in no transaction.
+// TestPoolAfterARefusedLock: the next user of a connection whose first lock was refused, or waited in vain, is in no transaction.
 func TestPoolAfterARefusedLock(t *testing.T) {
 	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
 		table := db.CreateTable(t, "behind", "id INT PRIMARY KEY AUTO_INCREMENT")
@@ -193,8 +190,7 @@ func TestOpeningShared(t *testing.T) {
 	})
 }
 
-// opening is a transaction whose first statement is a lock: its BEGIN goes with that, or
-// before it.
+// opening is a transaction whose first statement is a lock: its BEGIN goes with that, or before it.
 type opening struct {
 	db   *testdb.DB
 	pool *sql.DB
@@ -249,8 +245,7 @@ func onOpenings(t *testing.T, options *sql.TxOptions, test func(t *testing.T, o 
 	})
 }
 
-// goesOn fails the test unless the transaction can still lock, write and commit, at the
-// level that it was begun with.
+// goesOn fails the test unless the transaction can still lock, write and commit, at the level that it was begun with.
 func (o *opening) goesOn(t *testing.T, level sql.IsolationLevel) {
 	t.Helper()
 	lock(t, o.Scope, o.free)
@@ -391,8 +386,7 @@ func TestOpeningIsTheVictim(t *testing.T) {
 	})
 }
 
-// TestOpeningIsCancelled ends the context while the lock that begins a transaction waits:
-// the server doesn't keep what was locked.
+// TestOpeningIsCancelled ends the context while the lock that begins a transaction waits: the server doesn't keep what was locked.
 func TestOpeningIsCancelled(t *testing.T) {
 	onOpenings(t, nil, func(t *testing.T, o *opening) {
 		err := cancelled(t, o.db, o.id, func(ctx context.Context) error { return second(o.LockAll(ctx, o.free, o.busy)) })
@@ -405,8 +399,7 @@ func TestOpeningIsCancelled(t *testing.T) {
 	})
 }
 
-// TestOpeningIsKilled ends the session while the lock that begins a transaction waits, and
-// before anything was sent.
+// TestOpeningIsKilled ends the session while the lock that begins a transaction waits, and before anything was sent.
 func TestOpeningIsKilled(t *testing.T) {
 	for _, waits := range []bool{true, false} {
 		t.Run(fmt.Sprintf("waits=%t", waits), func(t *testing.T) {

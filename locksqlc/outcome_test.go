@@ -46,11 +46,8 @@ func asText(ctx context.Context, pool *sql.DB, fn func(conn *sql.Conn) error) er
 	return err
 }
 
-// TestOutcomeInAStorm runs transactions while their statements and sessions are killed and
-// their connections are cut. Each writes a row, which is the oracle: of one that returns nil
-// it is there, of one that returns any error but ErrUnknownOutcome it is not. Where only
-// statements are killed, less than one outcome of 1,000 is unknown: a kill that came between
-// COMMIT and the answer to it.
+// TestOutcomeInAStorm: the row of a transaction is there if it returns nil, and not if it returns another error than ErrUnknownOutcome,
+// however its statements and sessions are killed. Without lost connections less than one outcome of 1,000 is unknown.
 func TestOutcomeInAStorm(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, cuts := range []bool{true, false} {
@@ -214,8 +211,7 @@ func (s *storm) kill(ctx context.Context) {
 	}
 }
 
-// check compares what was returned with what is in the table. A locking read waits for what
-// is still being committed.
+// check compares what was returned with what is in the table. A locking read waits for what is still being committed.
 func (s *storm) check(t *testing.T) {
 	t.Helper()
 	counts, unknowns := map[string]int{}, 0
@@ -242,10 +238,7 @@ func (s *storm) check(t *testing.T) {
 	}
 }
 
-// TestRowBeforeCommit proves that a statement which commits sends its row while the transaction
-// is still open, that of Optimistic and a last one of the program. So who hasn't seen the row
-// knows that an error is that of a transaction which wasn't committed; and a KILL QUERY during
-// COMMIT comes too late for an error. On MySQL without procedures COMMIT is a statement of its own.
+// TestRowBeforeCommit: a statement that commits sends its row while the transaction is open: without it nothing was committed.
 func TestRowBeforeCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		wants := map[string][]bool{"Optimistic": {true, false}, "CommitWith": {true, false}}
@@ -268,8 +261,7 @@ func TestRowBeforeCommit(t *testing.T) {
 	})
 }
 
-// watched looks for the flag SERVER_STATUS_IN_TRANS behind the rows of what commits, and at
-// the end of its reply.
+// watched looks for the flag SERVER_STATUS_IN_TRANS behind the rows of what commits, and at the end of its reply.
 type watched struct {
 	testdb.Conn
 	open *[]bool
@@ -307,9 +299,7 @@ func (r watchedRows) Close() error {
 	return r.Rows.Close()
 }
 
-// TestLostReplyOfCommit loses the connection with the text that commits: on its way to the
-// server, or with the reply, when all is committed. Nobody knows which, so the transaction
-// isn't run again, and the error says so: ErrUnknownOutcome.
+// TestLostReplyOfCommit: what loses the connection with its COMMIT, or with the reply, isn't run again: ErrUnknownOutcome.
 func TestLostReplyOfCommit(t *testing.T) {
 	all := maps.Clone(ways)
 	for name, text := range map[string]string{"CommitWith": "'a'", "CommitWith, one by one": "'ä'"} {
@@ -350,9 +340,7 @@ func TestLostReplyOfCommit(t *testing.T) {
 	})
 }
 
-// TestContextEndsWithCommitUnderWay ends the context when Optimistic's last statement has
-// committed, and the reply isn't there yet: the driver closes the connection then, and returns
-// the context's error.
+// TestContextEndsWithCommitUnderWay: a context that ends before the reply of the COMMIT leaves the outcome unknown.
 func TestContextEndsWithCommitUnderWay(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		if db.Engine() == testdb.MySQL && testdb.WithoutProcedures() {
@@ -391,8 +379,7 @@ func (c cutOff) QueryContext(ctx context.Context, query string, args []driver.Na
 	return nil, errors.Join(ctx.Err(), err, c.Close())
 }
 
-// TestContextEndsInFunction: if the context ends while the function runs, database/sql rolls the
-// transaction back, whether the function heeds that or not, and the error is the context's.
+// TestContextEndsInFunction: a transaction whose context ends is rolled back, whether its function heeds that or not.
 func TestContextEndsInFunction(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
 		key, table := uniqueKey(t, "ends"), numbers(t, db)
@@ -424,9 +411,7 @@ func TestContextEndsInFunction(t *testing.T) {
 	})
 }
 
-// TestLostLocks proves that whichever packet of a transaction's first lock is lost with its
-// connection, on its way or with its reply, the error says that the transaction is gone, and may
-// be tried again; also that of what a pool asks its server once.
+// TestLostLocks: whichever packet of a first lock is lost, the error says that the transaction is gone, and may be tried again.
 func TestLostLocks(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		ways := map[string]func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error{

@@ -25,8 +25,7 @@ func onPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB, 
 	})
 }
 
-// onOwnPools does what onPools does, in a database of its own, so that no other test has
-// the center lock of hashed.Key(7).
+// onOwnPools does what onPools does, in a database of its own, so that no other test has the center lock of hashed.Key(7).
 func onOwnPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool)) {
 	t.Helper()
 	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
@@ -59,8 +58,7 @@ func numbers(t *testing.T, db *testdb.DB) string {
 	return table
 }
 
-// TestRunRollsBack proves that Run rolls back, and that Do gives its lock back, where the function fails,
-// panics, or ends its goroutine as t.FailNow does, and that the connection stays good.
+// TestRunRollsBack: Run rolls back, and Do frees its lock, if the function fails, panics or ends its goroutine; the connection stays good.
 func TestRunRollsBack(t *testing.T) {
 	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		table, keys, no, calls := numbers(t, db), keysOf(t), errors.New("no"), 0
@@ -158,8 +156,7 @@ func TestRunConfirms(t *testing.T) {
 	})
 }
 
-// crossing is a table, and another transaction, which holds row 2 and is about to
-// ask for row 1.
+// crossing is a table, and another transaction, which holds row 2 and is about to ask for row 1.
 type crossing struct {
 	db    *testdb.DB
 	table string
@@ -224,8 +221,7 @@ func (c *crossing) lose(t *testing.T, tx *sql.Tx) error {
 	return err
 }
 
-// answerTo runs into the deadlock by a statement that waits for row 2 while row 1 is
-// locked, and returns the answer.
+// answerTo runs into the deadlock by a statement that waits for row 2 while row 1 is locked, and returns the answer.
 func (c *crossing) answerTo(t *testing.T, tx *sql.Tx, statement string) error {
 	t.Helper()
 	return c.meets(t, testdb.ConnID(t, tx), func() error { return second(tx.ExecContext(t.Context(), statement)) })
@@ -242,8 +238,7 @@ func (c *crossing) meets(t *testing.T, session int64, call func() error) error {
 	return err
 }
 
-// TestRunGivesUp proves that Run calls its function ten times at most, and not after the end of its
-// context: that comes in the pause before the tenth call, which takes a quarter of a second at least.
+// TestRunGivesUp: Run calls its function ten times at most, and not after the end of its context, which comes in the ninth pause.
 func TestRunGivesUp(t *testing.T) {
 	for most, why := range map[int]error{10: nil, 9: context.Canceled} {
 		synctest.Test(t, func(t *testing.T) {
@@ -264,8 +259,7 @@ func TestRunGivesUp(t *testing.T) {
 	}
 }
 
-// TestRunRefuses calls everything that runs a function with what it refuses. Not even a
-// transaction is begun.
+// TestRunRefuses calls everything that runs a function with what it refuses. Not even a transaction is begun.
 func TestRunRefuses(t *testing.T) {
 	t.Parallel()
 	begun := new(faulty)
@@ -337,8 +331,7 @@ var lockVariables = map[testdb.Engine]string{
 	testdb.MySQL:   "CONCAT_WS('/', @@SESSION.innodb_lock_wait_timeout, @@SESSION.max_execution_time, @@SESSION.transaction_isolation)",
 }
 
-// TestSessionVariablesStay looks at a connection after bounded locks of all kinds, with
-// every outcome.
+// TestSessionVariablesStay looks at a connection after bounded locks of all kinds, with every outcome.
 func TestSessionVariablesStay(t *testing.T) {
 	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		pool.SetMaxOpenConns(1)
@@ -375,9 +368,7 @@ func TestSessionVariablesStay(t *testing.T) {
 	})
 }
 
-// restoresAfterDeadlock has the server roll back a transaction while it waits for a key that another
-// one is making, for which MySQL needs a session variable. It returns the pool's connections, before
-// and afterwards.
+// restoresAfterDeadlock has the server roll back a transaction in a bounded wait. It returns the connections, before and after.
 func restoresAfterDeadlock(t *testing.T, db *testdb.DB, pool *sql.DB) (before, now int64) {
 	t.Helper()
 	pool.SetMaxOpenConns(1)

@@ -128,9 +128,7 @@ func hasProcedures(engine testdb.Engine) bool {
 	return engine == testdb.MySQL && !testdb.WithoutProcedures()
 }
 
-// TestTrips counts the round trips of transactions that lock and write a row. On a guarded pool of
-// MariaDB, and of MySQL with procedures, they are as many as those of the same transaction without the
-// lock: the lock has that of BEGIN.
+// TestTrips: a lock on a guarded pool has the round trip of BEGIN, and none of its own.
 func TestTrips(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, kind := range []string{"guarded", "without procedures", "plain"} {
@@ -219,8 +217,7 @@ func TestOptimisticWithoutItsEnd(t *testing.T) {
 	})
 }
 
-// TestTripsOfABusyKey counts the round trips of a try that finds the key locked, which are
-// one, and of a bounded wait for it, which are three: in a transaction that begins with it.
+// TestTripsOfABusyKey: a try of a held key has one round trip, a bounded wait for it three.
 func TestTripsOfABusyKey(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		if !hasProcedures(db.Engine()) {
@@ -252,8 +249,7 @@ func TestTripsOfABusyKey(t *testing.T) {
 	})
 }
 
-// stub is a driver that answers every statement at once, so that only the cost of
-// database/sql and of the locks remains.
+// stub is a driver that answers every statement at once, so that only the cost of database/sql and of the locks remains.
 type stub struct{}
 
 func (stub) Connect(context.Context) (driver.Conn, error) { return stub{}, nil }
@@ -345,9 +341,7 @@ func (f *faulty) ExecContext(context.Context, string, []driver.NamedValue) (driv
 	return nil, &mysql.MySQLError{Number: 1568}
 }
 
-// TestRunOnDeadConnections proves that Run begins on another connection where the first is dead, and
-// gives up where all are; that it runs again what COMMIT refuses, as on a cluster; and that it returns
-// the errors of BEGIN and of ROLLBACK.
+// TestRunOnDeadConnections: Run begins on another connection where one is dead, runs again what COMMIT refuses, and returns other errors.
 func TestRunOnDeadConnections(t *testing.T) {
 	t.Parallel()
 	dead, no := driver.ErrBadConn, errors.New("no")
@@ -379,9 +373,7 @@ func TestRunOnDeadConnections(t *testing.T) {
 // answered is the server's error of a number.
 func answered(number uint16) error { return &mysql.MySQLError{Number: number} }
 
-// TestGoSideIsSmall limits what Join and Lock add to an empty transaction: 15
-// allocations, and far more than the 5 microseconds that BenchmarkGoSide allows, since
-// the race detector slows them down.
+// TestGoSideIsSmall limits what Join and Lock add to an empty transaction, far above BenchmarkGoSide: the race detector is slow.
 func TestGoSideIsSmall(t *testing.T) {
 	pool := stubPool(t)
 	const rounds = 2000
@@ -409,8 +401,7 @@ func TestGoSideIsSmall(t *testing.T) {
 	}
 }
 
-// BenchmarkGoSide measures Join and Lock without a server, and the transaction around
-// them alone.
+// BenchmarkGoSide measures Join and Lock without a server, and the transaction around them alone.
 func BenchmarkGoSide(b *testing.B) {
 	for _, c := range []struct {
 		name string

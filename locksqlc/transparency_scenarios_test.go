@@ -15,8 +15,7 @@ import (
 
 // Scenarios of statements, rows and arguments.
 
-// columnTypes reads a row with every common type, and a row of NULLs, by the text and by
-// the binary protocol.
+// columnTypes reads a row with every common type, and a row of NULLs, by the text and by the binary protocol.
 func columnTypes(s *side) {
 	columns := []struct{ kind, value string }{
 		{"TINYINT", "-7"}, {"TINYINT UNSIGNED", "200"}, {"BOOL", "TRUE"}, {"SMALLINT", "-7"}, {"SMALLINT UNSIGNED", "60000"},
@@ -69,8 +68,7 @@ func severalResults(s *side) {
 	s.query("SELECT * FROM " + s.table)
 }
 
-// noRows calls Query for statements without rows, under contexts that can end, in
-// transactions with and without locks.
+// noRows calls Query for statements without rows, under contexts that can end, in transactions with and without locks.
 func noRows(s *side) {
 	procedure := "call_" + s.table
 	s.exec(s.db, "CREATE PROCEDURE "+procedure+"() INSERT INTO "+s.table+" VALUES (1, 1) ON DUPLICATE KEY UPDATE v = v + 1")
@@ -164,9 +162,8 @@ func arguments(s *side) {
 
 // Scenarios of transactions, connections, errors and cancellation.
 
-// serverErrors compares errors of the server, which must not be wrapped, since GORM's Translate
-// asserts their type directly, and leave the transaction open, which has a lock, be they known or not.
-// What they have left is shown.
+// serverErrors compares errors of the server, which must not be wrapped, since GORM's Translate asserts their type directly, and
+// leave the transaction open, which has a lock, be they known or not. What they have left is shown.
 func serverErrors(s *side) {
 	s.exec(s.db, "INSERT INTO "+s.table+" VALUES (1, 1)")
 	tx := s.begin(nil)
@@ -302,8 +299,7 @@ func endedContexts(s *side) {
 	s.query("SELECT * FROM " + s.table)
 }
 
-// rowsLeftOpen sends a statement while rows are read, which breaks the connection
-// on any pool, unless the driver has read them all.
+// rowsLeftOpen sends a statement while rows are read, which breaks the connection on any pool, unless the driver has read them all.
 func rowsLeftOpen(s *side) {
 	s.exec(s.db, "INSERT INTO "+s.table+" VALUES (1, 1), (2, 2)")
 	tx := s.begin(nil)

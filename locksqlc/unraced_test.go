@@ -55,8 +55,7 @@ func TestTransparency(t *testing.T) {
 // detector watches each behaviour with each adapter and kind of key in TestSuite.
 func TestSuitePreparing(t *testing.T) { locksuite.RunPreparing(t, adapters...) }
 
-// implicitStatement is a statement. In its text T stands for a table with a row 1, and P
-// for a free name.
+// implicitStatement is a statement. In its text T stands for a table with a row 1, and P for a free name.
 type implicitStatement struct {
 	text    string
 	needs   string        // what CREATE makes before
@@ -169,9 +168,7 @@ func unkept(pool *sql.DB) *sql.DB {
 	return pool
 }
 
-// TestImplicitCommit runs each statement in a transaction that holds a lock. A second
-// session reports whether the server has freed that. It runs on a guarded pool, and on one
-// that can't read the flags of the replies.
+// TestImplicitCommit: a guarded pool, also one that can't read the replies, knows what ends a transaction as a second session sees it.
 func TestImplicitCommit(t *testing.T) {
 	onImplicit(t, func(t *testing.T, db *testdb.DB, i implicitStatement) {
 		for _, ask := range []bool{false, true} { // before Commit
@@ -197,8 +194,7 @@ func TestImplicitCommit(t *testing.T) {
 	})
 }
 
-// wants fails the test unless the error is an ErrTxDoomed that names the statement if it
-// commits, and nil if it doesn't.
+// wants fails the test unless the error is an ErrTxDoomed that names the statement if it commits, and nil if it doesn't.
 func (i implicitStatement) wants(t *testing.T, what string, err error) {
 	t.Helper()
 	if !i.commits {

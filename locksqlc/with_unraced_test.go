@@ -23,8 +23,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// shared is a statement that can share a text with one of lockstep's, or can't: one that writes with COMMIT,
-// another with a lock.
+// shared is a statement that can share a text with one of lockstep's, or can't: one that writes with COMMIT, another with a lock.
 type shared struct {
 	text       string
 	args       []any
@@ -124,10 +123,8 @@ func longs(n int) []any {
 	return all
 }
 
-// TestSharedTextsAsAlone proves that a statement which shares a text with one of lockstep's does what it
-// does alone: the first of a pool, too, where what it shares is kept prepared, in sessions of all kinds, and
-// with all kinds of arguments, which are compared, computed and stored in the same way. That has as many
-// round trips as it says.
+// TestSharedTextsAsAlone: a statement that shares a text with one of lockstep's does what it does alone, in sessions of all kinds,
+// also where that is prepared, with as many round trips as it says.
 func TestSharedTextsAsAlone(t *testing.T) {
 	all := slices.Clone(sharedTexts)
 	typed := len(all) // from here on, a connection executes a text with one type of argument after the other
@@ -283,8 +280,7 @@ func (c shared) do(t *testing.T, db *testdb.DB, pool *sql.DB, with bool, rows in
 	return d
 }
 
-// TestLockWithErrors proves what becomes of the lock and of the transaction where one of the
-// two fails.
+// TestLockWithErrors proves what becomes of the lock and of the transaction where one of the two fails.
 func TestLockWithErrors(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		cfg := db.Config(interpolating)
@@ -391,9 +387,7 @@ func TestLockWithErrors(t *testing.T) {
 	})
 }
 
-// TestCommitWithOtherRows proves that nothing is committed where the statement has changed
-// another number of rows or has failed, that the transaction goes on, and that it takes its
-// locks along.
+// TestCommitWithOtherRows: nothing is committed where the statement has failed or changed other rows, and the transaction goes on with its locks.
 func TestCommitWithOtherRows(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, interpolate := range []bool{true, false} {
@@ -448,8 +442,7 @@ func TestCommitWithOtherRows(t *testing.T) {
 	})
 }
 
-// TestProceduresOfAnotherCreator proves that MySQL reads a statement of the program by the modes of
-// its own session, whatever those were under which the procedures that execute it were made.
+// TestProceduresOfAnotherCreator: a statement of the program is read by the modes of its session, not by those of the procedures' creator.
 func TestProceduresOfAnotherCreator(t *testing.T) {
 	statements, err := schema.Procedures()
 	check(t, err)

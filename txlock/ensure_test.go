@@ -67,8 +67,7 @@ func TestEnsureWaitsForNobody(t *testing.T) {
 	})
 }
 
-// TestEnsureByManyAtOnce ensures more keys than one statement takes, of which some are there, by many
-// at the same time.
+// TestEnsureByManyAtOnce ensures more keys than one statement takes, of which some are there, by many at the same time.
 func TestEnsureByManyAtOnce(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		const n = 1000
@@ -123,8 +122,7 @@ func TestPoolsRefuse(t *testing.T) {
 	})
 }
 
-// TestMissingTables drops the tables under the application, and has the
-// administrator forget to make them.
+// TestMissingTables drops the tables under the application, and has the administrator forget to make them.
 func TestMissingTables(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -199,8 +197,7 @@ func TestReadOnlyTransaction(t *testing.T) {
 
 // Every test of Clean has a database of its own, since it removes the rows of all.
 
-// age makes the committed row of a key old: locked an hour ago and a minute, by a
-// token of the same time.
+// age makes the committed row of a key old: locked an hour ago and a minute, by a token of the same time.
 func age(t *testing.T, db *testdb.DB, key txlock.Key) {
 	t.Helper()
 	exec(t, db.Admin(), "UPDATE lockstep_locks SET locked_us = locked_us - 3660000000, token = token - 3660000000 WHERE name = ?", key.String())
@@ -271,8 +268,7 @@ func TestCleanWaitsForNobody(t *testing.T) {
 	})
 }
 
-// TestCleanKeepsTokensRising removes a row only when the clock has passed its
-// token, so that the key starts above it.
+// TestCleanKeepsTokensRising removes a row only when the clock has passed its token, so that the key starts above it.
 func TestCleanKeepsTokensRising(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		pool, ahead, key := newPool(t, db, false), old(t, db), named()

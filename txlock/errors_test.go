@@ -117,8 +117,7 @@ var mySQL = rawsql.MySQL.Replies
 // errUnreadable is the error of database/sql for a row that isn't of the statement.
 var errUnreadable = errors.New(`sql: Scan error on column index 0, name "token": converting NULL to uint64 is unsupported`)
 
-// TestRepliesAreKnown proves that each statement and procedure of locks, versions and Once
-// has a reader that knows all its replies.
+// TestRepliesAreKnown: each statement and procedure of locks, versions and Once has a reader that knows all its replies.
 func TestRepliesAreKnown(t *testing.T) {
 	t.Parallel()
 	var source strings.Builder

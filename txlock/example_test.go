@@ -19,8 +19,7 @@ var (
 	productKeys = txlock.NewFamily[int64]("product", txlock.Hashed())
 )
 
-// Locks join the transaction that is open already, and end with it. With sqlc there is
-// locksqlc.Join, with GORM lockgorm.Join.
+// Locks join the transaction that is open already, and end with it. With sqlc there is locksqlc.Join, with GORM lockgorm.Join.
 func ExampleJoin() {
 	pay := func(ctx context.Context, tx *sql.Tx, order int64) error {
 		locks, err := txlock.Join(ctx, tx)
@@ -61,8 +60,7 @@ func ExampleScope_Lock() {
 	_ = ship
 }
 
-// The keys are taken in one order, whatever the order of the arguments is, so that two of
-// these transfers don't deadlock.
+// The keys are taken in one order, whatever the order of the arguments is, so that two of these transfers don't deadlock.
 func ExampleScope_LockAll() {
 	transfer := func(ctx context.Context, locks *txlock.Scope, from, to int64) error {
 		accounts := txlock.NewFamily[int64]("account")
@@ -163,8 +161,7 @@ func ExampleScope_LockWith() {
 	_ = sell
 }
 
-// CommitWith sends the last statement together with COMMIT. If it changes no row, because
-// nothing is left, nothing is committed.
+// CommitWith sends the last statement together with COMMIT. If it changes no row, because nothing is left, nothing is committed.
 func ExampleScope_CommitWith() {
 	sell := func(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, product int64) error {
 		if _, err := locks.Lock(ctx, orderKeys.Key(product)); err != nil {

@@ -133,9 +133,7 @@ var refusals = map[string]struct {
 	"CompareAndBump":     {txlock.ErrWaitTimeout, verbs["CompareAndBump of 7"].within(20 * time.Millisecond)},
 }
 
-// TestRefusalsNameTheHolder proves that each call that is refused names who holds the key, to the
-// observer too, and that the look leaves the transaction as it was: it goes on, and its first plain
-// read after it shows what was committed meanwhile.
+// TestRefusalsNameTheHolder: each refusal names the holder, to the observer too, and the look leaves the transaction and its snapshot as they were.
 func TestRefusalsNameTheHolder(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for kind, newKey := range map[string]func() txlock.Key{"named": named, "hashed": hashed} {
@@ -195,8 +193,7 @@ func (s *session) seesNew(t *testing.T, db *testdb.DB) int64 {
 	return number(t, s.tx, "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", fresh)
 }
 
-// TestNobodyIsNamed proves that a refusal is what it is without a look where that finds nobody, has no connection,
-// or isn't allowed. One that hangs is that of TestWaitersShareALook.
+// TestNobodyIsNamed: a refusal is what it is where a look finds nobody, has no connection or isn't allowed.
 func TestNobodyIsNamed(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for name, c := range map[string]struct {
@@ -288,8 +285,7 @@ func TestHeldErrorIsALine(t *testing.T) {
 	}
 }
 
-// TestWaitersShareALook proves that many who are refused at once send one look at a time for their key,
-// also over a pool that would have a connection for each, and that nothing of it is left.
+// TestWaitersShareALook: many who are refused at once send one look at a time for a key, and leave nothing of it.
 func TestWaitersShareALook(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := named()
@@ -325,8 +321,7 @@ func ofItself(err error) bool {
 		strings.Contains(err.Error(), "would wait for itself")
 }
 
-// TestWaitForItself proves that a call inside of a transaction's function that would wait for
-// that transaction is refused before it waits.
+// TestWaitForItself: a call inside of a transaction's function that would wait for that transaction is refused before it waits.
 func TestWaitForItself(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)
@@ -374,8 +369,7 @@ func TestWaitForItself(t *testing.T) {
 	})
 }
 
-// TestWaitOnAPlainPool proves that a plain pool, which doesn't know whether the transaction of
-// the function has ended, waits, and then says that this program has the key, in another transaction.
+// TestWaitOnAPlainPool: a plain pool waits for its own transaction, and then says that this program has the key.
 func TestWaitOnAPlainPool(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, ctx, key := impatient(t, db, false), t.Context(), named()
@@ -470,9 +464,7 @@ func TestOnceWaitsForItself(t *testing.T) {
 	})
 }
 
-// TestWaitForThisProgram proves that a wait for another goroutine's transaction is none for
-// itself, and that its refusal says that the transaction is one of this program, without
-// NameHolders.
+// TestWaitForThisProgram: a wait for another goroutine's transaction is none for itself, and its refusal says that it is of this program.
 func TestWaitForThisProgram(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, ctx, key := newPool(t, db, true), t.Context(), named()

@@ -114,8 +114,7 @@ func TestFamilyWritesKeys(t *testing.T) {
 	}
 }
 
-// TestInvalidKeys proves that keys which can't be are refused with a reason, and so are those of a family of
-// texts that says nothing of their comparison, or whose comparison isn't known.
+// TestInvalidKeys: keys that can't be are refused with a reason, and so are texts whose comparison isn't said or known.
 func TestInvalidKeys(t *testing.T) {
 	t.Parallel()
 	const shop = Namespace("shop")
@@ -190,8 +189,7 @@ func TestInvalidKeys(t *testing.T) {
 	}
 }
 
-// TestFold proves that two strings have one key where the server takes them for one, and
-// only there: of all pairs of texts, in columns of VARCHAR and of CHAR.
+// TestFold: two strings have one key where the server takes them for one, and only there, in VARCHAR and CHAR.
 func TestFold(t *testing.T) {
 	OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db, known := testdb.Open(t, engine), 0
@@ -208,8 +206,7 @@ func TestFold(t *testing.T) {
 	})
 }
 
-// foldTexts are short texts: of any one character, and of some that collations treat
-// unlike others. In full they are of any two.
+// foldTexts are short texts: of any one character, and of some that collations treat unlike others. In full they are of any two.
 func foldTexts() map[string]bool {
 	texts := map[string]bool{}
 	some := []rune("aAbBsSzZiIcChHlLnNjJ@[`{_-'0  äÄöÖßſıİ\u00a0\u0301\x01\x00\t💔💚")
@@ -273,8 +270,7 @@ func compareFolds(t *testing.T, db *testdb.DB, collation string) bool {
 	return true
 }
 
-// FuzzKeyOnServers proves that any name makes a key, in all ways, that is either refused with the reason,
-// or names its row and no other: what the servers keep and hash is what Go has.
+// FuzzKeyOnServers: any name makes a key that is refused with the reason, or names its row and no other on the servers.
 func FuzzKeyOnServers(f *testing.F) {
 	for _, name := range []string{"", "order:42", "Job", "job ", "Jöb", "a\x00b", "\xff", "'; --", `quote ' and \ back`, "Zürich:日本語:🔒", "%", "@", "@shop/x", strings.Repeat("x", 255), strings.Repeat("x", 256), strings.Repeat("ö", 128)} {
 		f.Add(name)

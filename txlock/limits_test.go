@@ -27,8 +27,7 @@ var limits = map[bool][]time.Duration{
 	true:  {math.MaxUint32*time.Millisecond + 1, 31536001 * time.Second, math.MaxInt64 - time.Second + 1, math.MaxInt64},
 }
 
-// onLimits runs a test for every bounded call with each of the limits, on guarded and
-// plain pools, for keys that the process knows and for those that it doesn't.
+// onLimits runs a test for every bounded call and limit, on guarded and plain pools, for keys that are known and unknown.
 func onLimits(t *testing.T, large bool, test func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, lock verb)) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for i, name := range bounded {
@@ -72,8 +71,7 @@ func held(t *testing.T, db *testdb.DB, key txlock.Key) *sql.Tx {
 	return tx
 }
 
-// TestSmallLimitsEnd proves that no limit is none, and that it is for the wait: a lock that is free is
-// granted.
+// TestSmallLimitsEnd: no limit is none, and that it is for the wait: a lock that is free is granted.
 func TestSmallLimitsEnd(t *testing.T) {
 	onLimits(t, false, func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, lock verb) {
 		other, s, delays, began := held(t, db, key), begin(t, pool, nil), testdb.Delays(t), time.Now()
@@ -115,8 +113,7 @@ func unread(t *testing.T, pool *sql.DB) *session {
 	return s
 }
 
-// TestLimitIsExact proves that a wait for a key that the process knows doesn't go on for
-// long after its limit: the quickest of some, since the machine may be slow.
+// TestLimitIsExact: a wait for a known key ends soon after its limit: the quickest of some.
 func TestLimitIsExact(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		const limit = 50 * time.Millisecond
@@ -189,8 +186,7 @@ func TestTriesAtSerializable(t *testing.T) {
 	})
 }
 
-// TestLimitOfTheSession: the session's own limit ends a longer one, also where a key is
-// waited for that nobody has ever committed.
+// TestLimitOfTheSession: the session's own limit ends a longer one, also where a key is waited for that nobody has ever committed.
 func TestLimitOfTheSession(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, guarded := range []bool{true, false} {
@@ -204,8 +200,7 @@ func TestLimitOfTheSession(t *testing.T) {
 	})
 }
 
-// TestLimitsAreNotLost waits with limits that may end while the server begins the transaction, in the same text:
-// MariaDB forgets such a one, and would wait for the row until the session's own limit.
+// TestLimitsAreNotLost: limits may end while the server begins the transaction in the same text: MariaDB would forget them.
 func TestLimitsAreNotLost(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := apart(t, db)
@@ -257,8 +252,7 @@ func TestNothingReadOnce(t *testing.T) {
 	})
 }
 
-// TestTryFixesTheSnapshot tries a key without a row in a transaction that has read nothing,
-// which may look for the row. What is locked afterwards is as new as its lock all the same.
+// TestTryFixesTheSnapshot: what is locked behind a try that has looked for a row is as new as its lock.
 func TestTryFixesTheSnapshot(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, guarded := range []bool{true, false} {
@@ -292,8 +286,7 @@ func TestCallMayRead(t *testing.T) {
 	})
 }
 
-// TestTryOfAGoneRow tries keys whose rows this process has seen, or made, and that are gone
-// since: keys beside them are free.
+// TestTryOfAGoneRow tries keys whose rows this process has seen, or made, and that are gone since: keys beside them are free.
 func TestTryOfAGoneRow(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		for name, gone := range map[string]func(key txlock.Key) *session{
@@ -338,9 +331,7 @@ func TestTryOfAGoneRow(t *testing.T) {
 	})
 }
 
-// TestWaitsAtSerializable waits for the holder in every way, and is granted the lock, also
-// where the server refuses rows that have changed since the snapshot: at SERIALIZABLE a
-// MariaDB takes that before it waits. What is read under the lock is fresh.
+// TestWaitsAtSerializable: who waits at SERIALIZABLE is granted the lock in every way, and reads what is fresh.
 func TestWaitsAtSerializable(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		refusing := func(cfg *mysql.Config) {
@@ -405,8 +396,7 @@ func (a *asking) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// TestReadWhileLocking lets another goroutine read right before a lock is sent, and
-// somebody else change the key behind that: the lock knows of the read, and is refused.
+// TestReadWhileLocking: a lock knows of a read that another goroutine sends right before it, and is refused as stale.
 func TestReadWhileLocking(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "read", "n INT")
@@ -431,9 +421,7 @@ func TestReadWhileLocking(t *testing.T) {
 	})
 }
 
-// TestLockAllInOrderOfSlots proves that LockAll takes center rows in the order of their
-// slots, whatever the order of the names that fall on them: the higher one is not taken
-// before the lower one.
+// TestLockAllInOrderOfSlots: LockAll takes center rows in the order of their slots, whatever the names.
 func TestLockAllInOrderOfSlots(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, limit := range []time.Duration{0, time.Minute} {

@@ -72,8 +72,7 @@ type session struct {
 	begun time.Time // of till
 }
 
-// inTx is a new transaction in which nothing was sent, joined. It is rolled back at the end at the
-// latest, and not behind the test.
+// inTx is a new transaction in which nothing was sent, joined. It is rolled back at the end at the latest, and not behind the test.
 func inTx(t *testing.T, pool *sql.DB, options ...txlock.JoinOption) *session {
 	t.Helper()
 	tx, err := pool.BeginTx(context.WithoutCancel(t.Context()), nil)

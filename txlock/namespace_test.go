@@ -36,8 +36,7 @@ func ExampleNamespace() {
 	// txlock: invalid key: "@shop/nightly-report": names that begin with @ are those of a Namespace
 }
 
-// FuzzNamespace makes keys of two namespaces and of none: the same key is one of the same
-// namespace and name.
+// FuzzNamespace makes keys of two namespaces and of none: the same key is one of the same namespace and name.
 func FuzzNamespace(f *testing.F) {
 	for _, seed := range [][3]string{{"shop", "bank", "x"}, {"", "a/b", "b/x"}, {"a", "a/b", "@a/x"}, {"@a", "a", "/@a/x"}} {
 		f.Add(seed[0], seed[1], seed[2])
@@ -78,8 +77,7 @@ type seat struct {
 
 func (s seat) String() string { return fmt.Sprintf("%s/%d", s.Row, s.Number) }
 
-// TestCheckColumns compares families with columns of all kinds, and demands the cure where
-// a row would have several keys.
+// TestCheckColumns compares families with columns of all kinds, and demands the cure where a row would have several keys.
 func TestCheckColumns(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		noPad := map[testdb.Engine]string{testdb.MariaDB: "utf8mb4_nopad_bin", testdb.MySQL: "utf8mb4_0900_bin"}[db.Engine()]
@@ -148,8 +146,7 @@ func TestCheckColumns(t *testing.T) {
 	})
 }
 
-// TestNamespaces: one name in two namespaces and in none is three keys, for all that takes
-// keys.
+// TestNamespaces: one name in two namespaces and in none is three keys, for all that takes keys.
 func TestNamespaces(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		name := "name:" + rand.Text()

@@ -93,9 +93,8 @@ func (r *recorder) wantsInAnyOrder(t *testing.T, events ...string) {
 	r.wants(t, events...)
 }
 
-// TestObservePool proves that the observer of a pool is told of grants, refusals and ends, once each: also of locks
-// that a savepoint has undone, of LockWith when its statement is sent, of doomed transactions, and of a COMMIT
-// without an answer.
+// TestObservePool: an observer is told once of grants, refusals, ends and losses: also of what a savepoint undoes, LockWith sends,
+// or COMMIT doesn't answer.
 func TestObservePool(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, r := observed(t, db)
@@ -280,8 +279,7 @@ func TestObserveDoomed(t *testing.T) {
 	})
 }
 
-// The observer is told of calls of Once, which of them are repeats, and of transactions
-// that are run again.
+// The observer is told of calls of Once, which of them are repeats, and of transactions that are run again.
 func TestObserveRun(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, r := observed(t, db)
@@ -315,9 +313,7 @@ func TestObserveRun(t *testing.T) {
 	})
 }
 
-// TestSlogObserver proves what SlogObserver says of its log: one line for an event, a loss as a warning and all
-// else as debug, with the attributes that the event has; that what is slow is a warning; and that both levels
-// can be set.
+// TestSlogObserver: one line an event: a loss and what is slow as a warning, all else as debug, by levels that can be set.
 func TestSlogObserver(t *testing.T) {
 	t.Parallel()
 	type event = txlock.Event
@@ -398,8 +394,7 @@ func newLog(out *bytes.Buffer, least slog.Level) *slog.Logger {
 	}}))
 }
 
-// TestSlogObserverHandsOnContext proves that a handler gets the context of the call, in which logs find the request
-// that an event belongs to.
+// TestSlogObserverHandsOnContext: a handler gets the context of the call, in which logs find the request that an event belongs to.
 func TestSlogObserverHandsOnContext(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []txlock.Kind{txlock.Granted, txlock.Lost, txlock.Doomed} {

@@ -142,8 +142,7 @@ func TestSweepOnce(t *testing.T) {
 	})
 }
 
-// TestOnceOfATransactionThatIsOver: it can't be committed, and what it has asked for is
-// new to the next.
+// TestOnceOfATransactionThatIsOver: it can't be committed, and what it has asked for is new to the next.
 func TestOnceOfATransactionThatIsOver(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, key := newPool(t, db, true), named()
@@ -170,8 +169,7 @@ func TestOnceOfATransactionThatIsOver(t *testing.T) {
 	})
 }
 
-// TestOnceKeptForEver: the longest time of all is no time that is over. Times are rounded up to a
-// microsecond. MariaDB reads the statements in its ORACLE mode, where % is no operator.
+// TestOnceKeptForEver: the longest time never ends, and times are rounded up to a microsecond. MariaDB's ORACLE mode has no operator %.
 func TestOnceKeptForEver(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true, func(cfg *mysql.Config) {

@@ -31,8 +31,7 @@ func Remembered(key Key) (n int) {
 	return n
 }
 
-// TestSlowWaitCostsNothing proves that what isn't asked for allocates nothing: of a scope that has all but
-// SlowWait.
+// TestSlowWaitCostsNothing: what isn't asked for allocates nothing: of a scope that has all but SlowWait.
 func TestSlowWaitCostsNothing(t *testing.T) {
 	s, key := &state{pooled: pooled{watch: SlogObserver(nil)}}, Named("order:42")
 	if n := testing.AllocsPerRun(100, func() { s.slowly(t.Context(), true, key).End() }); n != 0 {

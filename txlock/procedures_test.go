@@ -42,8 +42,7 @@ func calls(t *testing.T, db *testdb.DB) int64 {
 		WHERE object_schema = DATABASE() AND object_type = 'PROCEDURE' AND object_name LIKE 'lockstep%'`)
 }
 
-// takeAll takes locks in all ways, each in a transaction of its own, and returns an error
-// of one that wasn't granted.
+// takeAll takes locks in all ways, each in a transaction of its own, and returns an error of one that wasn't granted.
 func takeAll(t *testing.T, pool *sql.DB) error {
 	t.Helper()
 	var all []error
@@ -114,8 +113,7 @@ func TestWithoutProcedures(t *testing.T) {
 	}
 }
 
-// TestProceduresDroppedMeanwhile drops the procedures while transactions have called them,
-// and while they go on.
+// TestProceduresDroppedMeanwhile drops the procedures while transactions have called them, and while they go on.
 func TestProceduresDroppedMeanwhile(t *testing.T) {
 	onMySQL(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)
@@ -175,9 +173,7 @@ func TestTriesOfNewKeys(t *testing.T) {
 	})
 }
 
-// TestRowThatAnotherPrimaryMakes refuses to make rows before a transaction, as the commit of a
-// cluster with several primaries does where another one makes the row at the same time, and as
-// a deadlock does. The lock itself makes the row then.
+// TestRowThatAnotherPrimaryMakes: a row that can't be made before, as a cluster or a deadlock refuses it, is made by the lock.
 func TestRowThatAnotherPrimaryMakes(t *testing.T) {
 	onMySQL(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)

@@ -85,9 +85,7 @@ var waits = map[string]verb{
 	"WaitAtMost Lock": verbs["Lock"].within(soon), "LockAll, shared": verbs["LockAll, shared"].within(soon),
 }
 
-// TestSlowWaitsNameTheHolder proves that the observer is told for whom a slow wait was, of the
-// key that was held and of no other, and that the look leaves the transaction as it was: its
-// first plain read shows what was committed during the wait.
+// TestSlowWaitsNameTheHolder: the observer is told for whom a slow wait was, of that key only, and the look leaves the transaction as it was.
 func TestSlowWaitsNameTheHolder(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for kind, newKey := range map[string]func() txlock.Key{"named": named, "hashed": hashed} {
@@ -135,8 +133,7 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 	})
 }
 
-// TestSlowWaitIsAskedFor proves that nobody looks during a short wait, a try, without names and
-// without an observer, and that a look costs the transaction's connection no round trip.
+// TestSlowWaitIsAskedFor: nobody looks during a short wait or a try, without names or observer; a look costs the connection no round trip.
 func TestSlowWaitIsAskedFor(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := named()
@@ -185,9 +182,7 @@ func TestSlowWaitIsAskedFor(t *testing.T) {
 	})
 }
 
-// TestSlowWaitLooksInVain proves that a wait ends as it would without its look if that fails or
-// hangs, that it doesn't wait for it, and that nothing of it is left. It runs alone: another
-// test's goroutines would count.
+// TestSlowWaitLooksInVain: a look that fails or hangs changes no wait, and leaves nothing. It runs alone: it counts goroutines.
 func TestSlowWaitLooksInVain(t *testing.T) { //nolint:paralleltest // see above
 	for _, engine := range testdb.Engines() {
 		db := testdb.Open(t, engine)
@@ -222,8 +217,7 @@ func TestSlowWaitLooksInVain(t *testing.T) { //nolint:paralleltest // see above
 	}
 }
 
-// TestSlowWaitOfARefusal proves that a slow wait that is refused, and one that its context
-// ends, tell the observer who was in the way.
+// TestSlowWaitOfARefusal: a slow wait that is refused, and one that its context ends, tell the observer who was in the way.
 func TestSlowWaitOfARefusal(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for name, c := range map[string]struct {

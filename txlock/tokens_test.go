@@ -35,8 +35,7 @@ func clockOf(t *testing.T, db *testdb.DB) uint64 {
 	return uint64(number(t, db.Admin(), "SELECT UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))"))
 }
 
-// apart is a key without a row whose neighbours have theirs: no other test's key goes into
-// the gaps beside it, which are locked with it where its first holder rolls back.
+// apart is a key without a row between two that have theirs: no other test needs the gaps that a rollback locks.
 func apart(t *testing.T, db *testdb.DB) txlock.Key {
 	t.Helper()
 	key := named()
@@ -62,8 +61,7 @@ func onExclusives(t *testing.T, verbs map[string]verb, test func(t *testing.T, d
 	})
 }
 
-// TestTokenIsOfTheGrant proves that a token is not older than the grant: not that of the
-// moment at which a statement has begun to wait.
+// TestTokenIsOfTheGrant: a token is not older than the grant: not that of the moment at which a statement has begun to wait.
 func TestTokenIsOfTheGrant(t *testing.T) {
 	onExclusives(t, exclusives, func(t *testing.T, db *testdb.DB, key txlock.Key, lock verb) {
 		first, waiter := holder(t, db, key), unread(t, newPool(t, db, true))
@@ -82,8 +80,7 @@ func TestTokenIsOfTheGrant(t *testing.T) {
 	})
 }
 
-// TestTokenAheadOfTheClock proves that the token of a row which is ahead of the clock
-// rises all the same.
+// TestTokenAheadOfTheClock: the token of a row which is ahead of the clock rises all the same.
 func TestTokenAheadOfTheClock(t *testing.T) {
 	onExclusives(t, withTries(), func(t *testing.T, db *testdb.DB, key txlock.Key, lock verb) {
 		ahead := clockOf(t, db) + 3600e6
@@ -105,9 +102,7 @@ func TestTokenAheadOfTheClock(t *testing.T) {
 	})
 }
 
-// TestTokenAfterASharedLock takes a key shared, rolls back to a savepoint before that, and
-// locks it exclusively: the grant has a token of its own, not that of the holder before,
-// which the shared lock had.
+// TestTokenAfterASharedLock: an exclusive lock behind a shared one that was undone has a token of its own.
 func TestTokenAfterASharedLock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, name := range []string{"Lock", "TryLock", "LockAny", "LockAll of one", "CompareAndBump"} {
@@ -130,9 +125,7 @@ func TestTokenAfterASharedLock(t *testing.T) {
 	})
 }
 
-// TestTokenOfALockThatStays locks a key, and sets a savepoint among several statements: for
-// all that the guard knows, the lock may be gone. Who asks for it again is given it with its
-// token.
+// TestTokenOfALockThatStays: a lock that may be gone for all that the guard knows is given again with its token.
 func TestTokenOfALockThatStays(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for name, lock := range withTries() {
@@ -174,8 +167,7 @@ func TestTokenOfALockThatStays(t *testing.T) {
 	})
 }
 
-// TestVersionsWaitForNobody reads the version of a key that another transaction holds, as
-// the first that a transaction does, too.
+// TestVersionsWaitForNobody reads the version of a key that another transaction holds, as the first that a transaction does, too.
 func TestVersionsWaitForNobody(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, key := range []txlock.Key{named(), hashed()} {
@@ -194,8 +186,7 @@ func TestVersionsWaitForNobody(t *testing.T) {
 	})
 }
 
-// TestNoContext: a call without a context is refused before anything is sent, and so is a version
-// that no row has.
+// TestNoContext: a call without a context is refused before anything is sent, and so is a version that no row has.
 func TestNoContext(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, guarded := range []bool{true, false} {
@@ -255,8 +246,7 @@ func TestSharedKeys(t *testing.T) {
 	}
 }
 
-// TestUpgradeAfterTheEnd proves that who asks for an exclusive lock, and has held a shared one in a
-// transaction that a statement has ended, is told of the end, and not of an upgrade.
+// TestUpgradeAfterTheEnd: who has shared in a transaction that has ended is told of the end, and not of an upgrade.
 func TestUpgradeAfterTheEnd(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, guarded := range []bool{true, false} {
@@ -274,9 +264,7 @@ func TestUpgradeAfterTheEnd(t *testing.T) {
 	})
 }
 
-// TestSystemVersioning proves that locks hold, and have tokens that rise, in a table WITH
-// SYSTEM VERSIONING, where MariaDB counts other rows as affected: also where LockAll makes some
-// of the rows, with and without a snapshot.
+// TestSystemVersioning: locks hold with rising tokens WITH SYSTEM VERSIONING, where MariaDB counts other rows as affected.
 func TestSystemVersioning(t *testing.T) {
 	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Shared(t, engine).OpenLeases(t)

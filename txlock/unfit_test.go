@@ -21,8 +21,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// TestUnfitSessions proves that sessions which begin transactions by themselves, convert the
-// names of keys, or garble the replies, are refused before anything is locked.
+// TestUnfitSessions: sessions that begin transactions by themselves, convert names or garble replies are refused before anything is locked.
 func TestUnfitSessions(t *testing.T) {
 	for name, c := range map[string]struct {
 		variable, value string
@@ -174,8 +173,7 @@ func TestSelectLimit(t *testing.T) {
 	})
 }
 
-// TestMissingPrivileges proves that a user who may only read is told what to grant, and
-// that the transaction goes on.
+// TestMissingPrivileges: a user who may only read is told what to grant, and that the transaction goes on.
 func TestMissingPrivileges(t *testing.T) {
 	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := ungranted(t, engine)
@@ -217,8 +215,7 @@ func TestMissingPrivileges(t *testing.T) {
 	})
 }
 
-// TestOtherDriver joins a transaction whose driver has errors of its own, as those of other
-// drivers for MySQL are: what is needed is said, as it isn't for errors of go-sql-driver.
+// TestOtherDriver: a driver with errors of its own is told what is needed, one of go-sql-driver isn't.
 func TestOtherDriver(t *testing.T) {
 	t.Parallel()
 	const needs = "github.com/go-sql-driver/mysql, which lockstep needs"
@@ -256,8 +253,7 @@ func TestServerSettings(t *testing.T) {
 	})
 }
 
-// rollsBackOnTimeout: where a wait that ends rolls the transaction back, a try of a key
-// that has a row leaves it alive, and who is told that nothing is free is told that it isn't.
+// rollsBackOnTimeout: where a wait that ends rolls back, a try of a known key leaves the transaction alive, or says that it is over.
 func rollsBackOnTimeout(t *testing.T, db *testdb.DB) {
 	t.Helper()
 	fresh, known := apart(t, db), named()
@@ -275,8 +271,7 @@ func rollsBackOnTimeout(t *testing.T, db *testdb.DB) {
 	}
 }
 
-// startsWithoutAutocommit: the setting is found where it is that of init_connect, of which no client is
-// told.
+// startsWithoutAutocommit: the setting is found where it is that of init_connect, of which no client is told.
 func startsWithoutAutocommit(t *testing.T, db *testdb.DB) {
 	t.Helper()
 	db.Exec(t, "SET GLOBAL init_connect = 'SET autocommit = 0'")
@@ -318,8 +313,7 @@ func isReadOnly(t *testing.T, db *testdb.DB) {
 	}
 }
 
-// limitWhileUsersAreChanged: MySQL lets nobody look at privileges while a user is changed.
-// When the limit of a SELECT is over by then, it says so by other numbers.
+// limitWhileUsersAreChanged: MySQL says by other numbers that a limit is over while a user is changed.
 func limitWhileUsersAreChanged(t *testing.T, db *testdb.DB) {
 	key := named()
 	committed(t, db, key)

@@ -22,8 +22,7 @@ func answered(number uint16) error {
 	return fmt.Errorf("the statement: %w", &mysql.MySQLError{Number: number, Message: "as it happens"})
 }
 
-// TestOvertaken proves that a commit that Group Replication has refused is no failure that
-// is known to have left nothing.
+// TestOvertaken: a commit that Group Replication has refused is no failure that is known to have left nothing.
 func TestOvertaken(t *testing.T) {
 	t.Parallel()
 	for number, want := range map[uint16]bool{3101: true, 1213: false, 1180: false, 1317: false} {
@@ -176,8 +175,7 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// TestPastLimit proves that a missing privilege is taken for the end of a limit only when
-// the limit is over.
+// TestPastLimit: a missing privilege is taken for the end of a limit only when the limit is over.
 func TestPastLimit(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -234,8 +232,7 @@ func TestErrorReachesAll(t *testing.T) {
 	}
 }
 
-// TestExplain proves that the error of a statement outside of transactions says what
-// was asked for, and dooms no transaction.
+// TestExplain: the error of a statement outside of transactions says what was asked for, and dooms no transaction.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	if err := Explain("acquire", nil); err != nil {
@@ -263,9 +260,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// FuzzServerError proves that whatever a server answers, the error of a call has it as
-// its cause, says what was asked for, and is started again only where the server has
-// rolled back.
+// FuzzServerError: whatever a server answers, the error of a call has it as its cause, says what was asked for, and is started
+// again only where the server has rolled back.
 func FuzzServerError(f *testing.F) {
 	for _, number := range []uint16{0, 1020, 1062, 1205, 1206, 1213, 1290, 1317, 1792, 1927, 1969, 3024, 3169, 3547, 3572, 4031} {
 		f.Add(number, "message", false)
@@ -333,8 +329,7 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-// TestKeepsOpen proves that only errors of classes and numbers that are known are taken for
-// those of a statement alone.
+// TestKeepsOpen: only errors of classes and numbers that are known are taken for those of a statement alone.
 func TestKeepsOpen(t *testing.T) {
 	t.Parallel()
 	state := func(number uint16, class string) error {

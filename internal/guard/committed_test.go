@@ -46,8 +46,7 @@ func TestChainThatBeginsNone(t *testing.T) {
 	}
 }
 
-// TestLostWhileItCommits loses the connection during a statement, its rows or the
-// question about it: nobody knows whether the transaction was committed.
+// TestLostWhileItCommits: nobody knows whether what was lost during a statement that may commit, or its rows, was committed.
 func TestLostWhileItCommits(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -95,8 +94,7 @@ func TestLostWhileItCommits(t *testing.T) {
 	}
 }
 
-// TestLostTwice learns only from the second error that something may have been committed. The
-// session is looked for once.
+// TestLostTwice: a second error may tell that something was committed, and the session is looked for once.
 func TestLostTwice(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
@@ -136,8 +134,7 @@ func TestDeadBeforeCommit(t *testing.T) {
 	_ = c.Close() // it is lost
 }
 
-// TestDoomedAfterCommit ends the transaction that the program has begun after a COMMIT as
-// text; the program doesn't notice.
+// TestDoomedAfterCommit ends the transaction that the program has begun after a COMMIT as text; the program doesn't notice.
 func TestDoomedAfterCommit(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
@@ -151,8 +148,7 @@ func TestDoomedAfterCommit(t *testing.T) {
 	}
 }
 
-// TestNoRowsAreClosed proves that rows without columns are closed before anything else is
-// sent, since the driver watches the context until then.
+// TestNoRowsAreClosed: rows without columns are closed before anything else is sent: the driver watches the context until then.
 func TestNoRowsAreClosed(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
@@ -173,8 +169,7 @@ func TestNoRowsAreClosed(t *testing.T) {
 	check(t, errors.Join(rows.Err(), rows.Close(), tx.Commit()))
 }
 
-// TestRefusedByTheGroup proves that a refused COMMIT is known to be rolled back only where
-// the member is in a view of the group that was known before it was sent.
+// TestRefusedByTheGroup: a refused COMMIT is known to be rolled back only in a view of the group that was known before.
 func TestRefusedByTheGroup(t *testing.T) {
 	t.Parallel()
 	refused := &mysql.MySQLError{Number: 3101, Message: "refused"}
@@ -216,8 +211,7 @@ func TestRefusedByTheGroup(t *testing.T) {
 	}
 }
 
-// TestRefusedTooLate proves that a refusal says nothing that comes as late as that of a member
-// which leaves the group.
+// TestRefusedTooLate: a refusal says nothing that comes as late as that of a member which leaves the group.
 func TestRefusedTooLate(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
@@ -234,9 +228,7 @@ func TestRefusedTooLate(t *testing.T) {
 	}))
 }
 
-// TestAbortWhilePreparing has a Galera node end a transaction with locks while it
-// prepares a statement, without saying so: the statement must not be executed. Other
-// cases answer the guard's question in other ways.
+// TestAbortWhilePreparing: a statement isn't executed whose transaction a Galera node has ended while it prepared it.
 func TestAbortWhilePreparing(t *testing.T) {
 	t.Parallel()
 	notReady := &mysql.MySQLError{Number: 1047, Message: "not prepared for application use"}
@@ -284,8 +276,7 @@ func TestAbortWhilePreparing(t *testing.T) {
 
 var interrupted = &mysql.MySQLError{Number: 1317, Message: "interrupted"}
 
-// TestCommitWithoutAnswer proves which errors of COMMIT, by database/sql and as text, leave
-// its outcome unknown: none but those of which the server gives them to a refused one alone.
+// TestCommitWithoutAnswer: all errors of COMMIT leave its outcome unknown but those that only a refused one has.
 func TestCommitWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -331,8 +322,7 @@ func TestCommitWithoutAnswer(t *testing.T) {
 	}
 }
 
-// TestCommitWithALock proves what is known of a statement that commits: its row comes before
-// the COMMIT. The server is asked where that may have begun and the connection lives.
+// TestCommitWithALock: what is known of a statement that commits, whose row comes before the COMMIT.
 func TestCommitWithALock(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -390,9 +380,7 @@ func TestCommitWithALock(t *testing.T) {
 	}
 }
 
-// TestErrorThatMayEnd proves that a statement's error which isn't known to leave the
-// transaction open has the server asked before anything else is sent, by whichever way it
-// comes: Vitess answers 1317 to the statement that it ends the transaction with.
+// TestErrorThatMayEnd: a statement's error that isn't known to leave the transaction open has the server asked, by whichever way it comes.
 func TestErrorThatMayEnd(t *testing.T) {
 	t.Parallel()
 	known := &mysql.MySQLError{Number: 1062, Message: "duplicate"}

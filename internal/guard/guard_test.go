@@ -151,8 +151,7 @@ func TestConnectsAgain(t *testing.T) {
 	}
 }
 
-// TestLeanBase has a base with no optional interface but QueryContext: it behaves as it
-// does under database/sql alone.
+// TestLeanBase has a base with no optional interface but QueryContext: it behaves as it does under database/sql alone.
 func TestLeanBase(t *testing.T) {
 	t.Parallel()
 	base, guarded := newStub(t, true)
@@ -197,8 +196,7 @@ func TestLeanBase(t *testing.T) {
 	}
 }
 
-// TestScopeEndsBeforeTheServer proves that the scope is told of the end before the server
-// frees the locks: so Held never says true of a lock that somebody else has got.
+// TestScopeEndsBeforeTheServer: the scope is told of the end before the server frees the locks.
 func TestScopeEndsBeforeTheServer(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"commit", "rollback"} {
@@ -217,9 +215,7 @@ func TestScopeEndsBeforeTheServer(t *testing.T) {
 	}
 }
 
-// TestDeadlockAfterCommit has DDL end in a deadlock, as it may on a table that others
-// use. It has committed the transaction before, which must not be run again. A procedure
-// may have done so, too. Only ROLLBACK reaches the server afterwards.
+// TestDeadlockAfterCommit: DDL or a procedure that ends in a deadlock may have committed before, so it is not run again.
 func TestDeadlockAfterCommit(t *testing.T) {
 	t.Parallel()
 	for query, committed := range map[string]bool{"alter table x add y int": true, "CALL p()": true, "DO f()": false, "UPDATE": false} {
@@ -243,10 +239,7 @@ func TestDeadlockAfterCommit(t *testing.T) {
 	}
 }
 
-// TestLostConnectionIsKilledOnce counts the connections for KILL: one, and only if locks have joined
-// the transaction. Nobody is killed where the server was restarted since, or another one is in its
-// place: other sessions have the old numbers now. What KILL is answered is told, unless nothing was left
-// to kill.
+// TestLostConnectionIsKilledOnce: a lost session is killed once, if locks have joined it, and on its own server only, whose answer is told.
 func TestLostConnectionIsKilledOnce(t *testing.T) {
 	t.Parallel()
 	refused := &mysql.MySQLError{Number: 1095, Message: "not the owner"}
@@ -295,8 +288,7 @@ func TestLostConnectionIsKilledOnce(t *testing.T) {
 	}
 }
 
-// TestSlowKillGoesOn has a server that is slow to end a session: the lost statement
-// returns, and the KILL is sent all the same.
+// TestSlowKillGoesOn has a server that is slow to end a session: the lost statement returns, and the KILL is sent all the same.
 func TestSlowKillGoesOn(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
@@ -357,8 +349,7 @@ func TestNobodyKnows(t *testing.T) {
 	}
 }
 
-// TestJudgementsStayFew proves that a connection doesn't remember what it thinks of any
-// number of statements.
+// TestJudgementsStayFew: a connection doesn't remember what it thinks of any number of statements.
 func TestJudgementsStayFew(t *testing.T) {
 	t.Parallel()
 	_, pool := newStub(t, false)
@@ -374,8 +365,7 @@ func TestJudgementsStayFew(t *testing.T) {
 	}))
 }
 
-// TestUnfencedCommitByALock proves that a lock statement doesn't commit a transaction that has
-// lost a fence.
+// TestUnfencedCommitByALock: a lock statement doesn't commit a transaction that has lost a fence.
 func TestUnfencedCommitByALock(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []bool{false, true} {
@@ -395,8 +385,7 @@ func TestUnfencedCommitByALock(t *testing.T) {
 	}
 }
 
-// TestBeginTxEndsAText proves that the BEGIN isn't left to the first statement where a
-// transaction is open that was begun as text: it ends that.
+// TestBeginTxEndsAText: BEGIN isn't left to the first statement where a transaction was begun as text: it ends that.
 func TestBeginTxEndsAText(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
@@ -415,10 +404,7 @@ func TestBeginTxEndsAText(t *testing.T) {
 	}
 }
 
-// TestConnectionsNotUsedAgain proves that nobody is given a connection whose transaction may still be
-// open, which was lost, also if the base takes it for a good one, whose BEGIN with an isolation level has
-// failed, as the driver has set that for the next transaction, whose SET was refused, since that may have
-// been meant to restore the session, or whose server was read-only.
+// TestConnectionsNotUsedAgain: nobody is given a connection whose transaction may be open, which was lost or read-only, or whose BEGIN or SET was refused.
 func TestConnectionsNotUsedAgain(t *testing.T) {
 	t.Parallel()
 	executed := func(text string) func(tx *sql.Tx) error {
@@ -491,9 +477,7 @@ func TestBorrowedSession(t *testing.T) {
 	}
 }
 
-// TestDoomedTextRollsBack proves that a COMMIT sent as a statement of a doomed transaction becomes a
-// ROLLBACK, however it is sent: a server may have begun another one after the deadlock. The program
-// can roll back, or begin another, and nobody uses a connection again on which it does neither.
+// TestDoomedTextRollsBack: a COMMIT as text of a doomed transaction becomes a ROLLBACK, and a pool takes back no connection without either.
 func TestDoomedTextRollsBack(t *testing.T) {
 	t.Parallel()
 	doomed := func() (*stub, *sql.DB, *sql.Conn) {

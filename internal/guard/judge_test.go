@@ -222,8 +222,7 @@ func TestSavepoints(t *testing.T) {
 	}
 }
 
-// TestSavepointsStaySmall proves that many failed nested transactions don't fill the
-// memory.
+// TestSavepointsStaySmall: many failed nested transactions don't fill the memory.
 func TestSavepointsStaySmall(t *testing.T) {
 	t.Parallel()
 	var s savepoints
@@ -265,11 +264,10 @@ func TestJudgeWrites(t *testing.T) {
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-// TestStatusOfDriver checks, on real servers, that the driver of go.mod has the field
-// that the guard reads. If it fails after an update of the driver, look in the driver's
-// packets.go for the place where the status flags of an OK packet are kept now, and read
-// them there in flagsOf. Until then nothing is wrong, but statements that may end a
-// transaction cost one more question to the server.
+// TestStatusOfDriver checks, on real servers, that the driver of go.mod has the field that the guard reads. If it fails after an
+// update of the driver, look in the driver's packets.go for the place where the status flags of an OK packet are kept now, and read
+// them there in flagsOf. Until then nothing is wrong, but statements that may end a transaction cost one more question to the
+// server.
 func TestStatusOfDriver(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -418,9 +416,7 @@ func closed(rows *sql.Rows, err error) error {
 	return errors.Join(rows.Err(), rows.Close())
 }
 
-// TestFactsGrowOld sends statements of each kind in each way, in a transaction and before it.
-// After one that may have changed the session, the next lock statement asks once, and refuses a
-// session that has moved, and the pool closes its connection. No other asks.
+// TestFactsGrowOld: behind a statement that may have changed the session the next lock asks, once, and refuses one that has moved. No other asks.
 func TestFactsGrowOld(t *testing.T) {
 	t.Parallel()
 	for query, old := range map[string]bool{
@@ -461,8 +457,7 @@ func TestFactsGrowOld(t *testing.T) {
 	}
 }
 
-// TestFactsCantBeAsked proves that nothing is locked, and the connection not used again, if the
-// question fails.
+// TestFactsCantBeAsked: nothing is locked, and the connection not used again, if the question fails.
 func TestFactsCantBeAsked(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
@@ -480,8 +475,7 @@ func TestFactsCantBeAsked(t *testing.T) {
 	}
 }
 
-// TestFactsCutShort proves that a session is asked again which seems to be of another engine: a
-// KILL QUERY may have cut the answer short, and the pool would keep the connection.
+// TestFactsCutShort: a session that seems to be of another engine is asked again: a KILL QUERY may have cut the answer short.
 func TestFactsCutShort(t *testing.T) {
 	t.Parallel()
 	for cut, asked := range map[int]int{0: 1, 1: 2, 2: 2} {
@@ -497,8 +491,7 @@ func TestFactsCutShort(t *testing.T) {
 	}
 }
 
-// TestUnfitOnTiDB: locks hold there only in transactions of BeginTx at two levels, of which plain
-// reads may be older than a lock at one.
+// TestUnfitOnTiDB: locks hold in transactions of BeginTx at two levels, and plain reads may be older than a lock at one.
 func TestUnfitOnTiDB(t *testing.T) {
 	t.Parallel()
 	for level, c := range map[sql.IsolationLevel]struct{ fit, old bool }{

@@ -16,8 +16,7 @@ import (
 	"github.com/dca00107/lockstep/internal/session"
 )
 
-// stub is a base that answers from a table and notes what it is sent. Its connections
-// have the optional interfaces, or have none.
+// stub is a base that answers from a table and notes what it is sent. Its connections have the optional interfaces, or have none.
 type stub struct {
 	empty     bool             // all statements but the guard's first have no columns
 	lean      bool             // the connections lack every optional interface

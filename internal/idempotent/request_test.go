@@ -120,8 +120,7 @@ func printOf(t *testing.T, r *http.Request) string {
 	return string(fingerprint(r, body.Bytes()))
 }
 
-// TestFingerprint: what a client chooses anew when it repeats a request is left out, and nothing
-// else of it.
+// TestFingerprint: what a client chooses anew when it repeats a request is left out, and nothing else of it.
 func TestFingerprint(t *testing.T) {
 	t.Parallel()
 	at := func(method, target string) *http.Request { return httptest.NewRequest(method, target, nil) }

@@ -20,8 +20,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// TestLimits proves that the servers know every limit: never 0, which means none, never
-// more than they heed, and rounded up.
+// TestLimits: the servers know every limit: never 0, which means none, never more than they heed, and rounded up.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		limit         time.Duration
@@ -115,8 +114,7 @@ func check(t testing.TB, err error) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestInline proves that each argument replaces its question mark, and that what can't be
-// written safely is refused.
+// TestInline: each argument replaces its question mark, and that what can't be written safely is refused.
 func TestInline(t *testing.T) {
 	for _, c := range []struct {
 		query string
@@ -140,8 +138,7 @@ func TestInline(t *testing.T) {
 	}
 }
 
-// TestQuestionMarks proves that every question mark in the statements of queries/ stands
-// for an argument.
+// TestQuestionMarks: every question mark in the statements of queries/ stands for an argument.
 func TestQuestionMarks(t *testing.T) {
 	files, err := filepath.Glob("../../gen/*.sql.go")
 	if err != nil || len(files) == 0 {
@@ -209,9 +206,8 @@ func TestTakesText(t *testing.T) {
 	check(t, ours.Close())
 }
 
-// TestEngines proves that what can't share a text is refused: what each engine has no text for, what an
-// attempt before has left open on MySQL, and more arguments than its procedure takes. The texts
-// themselves are executed by the tests of locksqlc.
+// TestEngines: what can't share a text is refused: what each engine has no text for, what an attempt before has left open on MySQL,
+// and more arguments than its procedure takes. The texts themselves are executed by the tests of locksqlc.
 func TestEngines(t *testing.T) {
 	t.Parallel()
 	lock, compare, insert := Statement{Procedure: LockProcedure}, Statement{Procedure: CompareProcedure, Args: []any{0}}, Statement{Query: "INSERT"}

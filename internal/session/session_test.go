@@ -83,8 +83,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// TestTiDB: a session of TiDB is fit if all that it says is known, on what asks for it, and on
-// nothing else.
+// TestTiDB: a session of TiDB is fit if all that it says is known, on what asks for it, and on nothing else.
 func TestTiDB(t *testing.T) {
 	t.Parallel()
 	const fit = rawsql.SettingsBegin + " tidb_txn_mode=pessimistic tidb_constraint_check_in_place_pessimistic=1 tidb_skip_isolation_level_check=0 tidb_dml_type=standard tidb_batch_writes=0 tidb_old_reads=0"
