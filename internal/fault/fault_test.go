@@ -23,17 +23,6 @@ func answered(number uint16) error {
 	return fmt.Errorf("the statement: %w", &mysql.MySQLError{Number: number, Message: "as it happens"})
 }
 
-// TestOvertaken: a commit that Group Replication has refused is no failure that is known to have left nothing.
-func TestOvertaken(t *testing.T) {
-	t.Parallel()
-	for number, want := range map[uint16]bool{3101: true, 1213: false, 1180: false, 1317: false} {
-		if got := Overtaken(answered(number)); got != want || want && !Unknown(answered(number)) {
-			t.Errorf("%d: overtaken %t, unknown %t", number, got, Unknown(answered(number)))
-		}
-	}
-	testdb.ErrorIf(t, Overtaken(nil) || Overtaken(context.Canceled), "what is no answer of a server is overtaken")
-}
-
 // TestAbortDuringCommit proves that of the errors during COMMIT only that is known to
 // have rolled back the transaction which MySQL's InnoDB gives to one that it has aborted.
 func TestAbortDuringCommit(t *testing.T) {
@@ -79,6 +68,12 @@ func TestInterpret(t *testing.T) {
 			if !errors.Is(got.Sentinel, c.sentinel) || got.Gone != c.gone || got.OnTimeout != c.onTimeout {
 				t.Errorf("%d means %+v, want %+v", number, got, c)
 			}
+			outside, known := Explain("acquire", answered(number)), c.sentinel == nil || errors.Is(c.sentinel, ErrTxDoomed)
+			if !known && !errors.Is(outside, c.sentinel) || errors.Is(outside, ErrTxDoomed) || !strings.HasPrefix(outside.Error(), "acquire: ") {
+				t.Errorf("%d is explained outside of transactions as %v", number, outside)
+			}
+			inside := Explain("acquire", fmt.Errorf("%w: %w", ErrTxDoomed, answered(number)))
+			testdb.ErrorIf(t, !errors.Is(inside, ErrTxDoomed), "%d is explained in one as %v", number, inside)
 			for _, rollbackOnTimeout := range []bool{false, true} {
 				doom := Ended(answered(number), session.Server{RollbackOnTimeout: rollbackOnTimeout})
 				if ends := c.gone || c.onTimeout && rollbackOnTimeout; errors.Is(doom, ErrTxDoomed) != ends {
@@ -161,6 +156,10 @@ func TestRetryable(t *testing.T) {
 // session or statement says that a statement was not executed.
 func TestUnknown(t *testing.T) {
 	t.Parallel()
+	for number, want := range map[uint16]bool{3101: true, 1213: false, 1180: false, 1317: false} {
+		got := Overtaken(answered(number))
+		testdb.ErrorIf(t, got != want, "%d: overtaken by another primary: %t", number, got)
+	}
 	for _, err := range []error{driver.ErrBadConn, mysql.ErrInvalidConn, context.Canceled, answered(1053), answered(1317), answered(1927), answered(3169), answered(3101), answered(3100), answered(1180)} {
 		testdb.ErrorIf(t, !Unknown(err), "%v says what became of its statement", err)
 	}
@@ -219,32 +218,6 @@ func TestErrorReachesAll(t *testing.T) {
 		}
 		var before, after *mysql.MySQLError
 		testdb.ErrorIf(t, !errors.Is(err, c.err) || errors.As(c.err, &before) && (!errors.As(err, &after) || after != before), "%v is not in %v", c.err, err)
-	}
-}
-
-// TestExplain: the error of a statement outside of transactions says what was asked for, and dooms no transaction.
-func TestExplain(t *testing.T) {
-	t.Parallel()
-	if err := Explain("acquire", nil); err != nil {
-		t.Errorf("no error is explained as %v", err)
-	}
-	for _, c := range []struct {
-		err      error
-		sentinel error // nil: none
-	}{
-		{answered(1213), ErrDeadlock},
-		{answered(1146), ErrSchema},
-		{answered(1206), nil},
-		{answered(4031), nil},
-		{driver.ErrBadConn, nil},
-		{mysql.ErrInvalidConn, nil},
-		{fmt.Errorf("%w: %w", ErrTxDoomed, driver.ErrBadConn), ErrTxDoomed}, // it was in one
-	} {
-		err := Explain("acquire", c.err)
-		testdb.ErrorIf(t, !errors.Is(err, c.err) || !strings.HasPrefix(err.Error(), "acquire: "), "%v is explained as %v", c.err, err)
-		if c.sentinel != nil && !errors.Is(err, c.sentinel) || errors.Is(err, ErrTxDoomed) != errors.Is(c.sentinel, ErrTxDoomed) {
-			t.Errorf("%v is explained as %v, want %v", c.err, err, c.sentinel)
-		}
 	}
 }
 
