@@ -122,7 +122,8 @@ func TestCloseAndDriverAreForwarded(t *testing.T) {
 	isError(t, "Close of a base that has none", sql.OpenDB(Wrap(noCloser, Options{})).Close(), nil)
 }
 
-func TestConnectFails(t *testing.T) {
+// TestConnect: a connection whose first answers fail is closed, and one that is lost before the program has it replaced.
+func TestConnect(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"connect", rawsql.Facts, "row", "rows close"} {
 		base, pool := newStub(t, false)
@@ -130,11 +131,6 @@ func TestConnectFails(t *testing.T) {
 		isError(t, at+" fails: Ping", pool.PingContext(t.Context()), errDead)
 		testdb.ErrorIf(t, at != "connect" && !base.has("close 1"), "%s fails: the connection stays open", at)
 	}
-}
-
-// TestConnectsAgain proves that a new connection that is lost before the program has it is replaced.
-func TestConnectsAgain(t *testing.T) {
-	t.Parallel()
 	base, pool := newStub(t, false)
 	base.will(rawsql.Facts, mysql.ErrInvalidConn)
 	base.before = func(text string) {
@@ -142,8 +138,8 @@ func TestConnectsAgain(t *testing.T) {
 			base.will(rawsql.Facts, nil)
 		}
 	}
-	err := pool.PingContext(t.Context())
-	testdb.ErrorIf(t, err != nil || base.connections() != 2, "%d connections: %v", base.connections(), err)
+	err, n := pool.PingContext(t.Context()), base.connections()
+	testdb.ErrorIf(t, err != nil || n != 2, "%d connections: %v", n, err)
 }
 
 // TestLeanBase has a base with no optional interface but QueryContext: it behaves as it does under database/sql alone.
@@ -417,8 +413,7 @@ func TestConnectionsNotUsedAgain(t *testing.T) {
 	}
 }
 
-// TestBorrowedSession proves that nobody is given a connection on whose session a variable was set that
-// was not restored, because the transaction had ended.
+// TestBorrowedSession: nobody is given a connection on whose session a variable was set and not restored.
 func TestBorrowedSession(t *testing.T) {
 	t.Parallel()
 	for _, restored := range []bool{true, false} {
@@ -429,8 +424,7 @@ func TestBorrowedSession(t *testing.T) {
 		if restored {
 			check(t, second(tx.ExecContext(WithCall(t.Context(), Call{Tx: txState, Restores: true}), "SET back")))
 		}
-		check(t, tx.Rollback())
-		check(t, begin(t, pool).Commit())
+		check(t, errors.Join(tx.Rollback(), begin(t, pool).Commit()))
 		n := base.connections()
 		testdb.ErrorIf(t, (n == 1) != restored, "restored=%t: %d connections", restored, n)
 	}
