@@ -112,13 +112,11 @@ func TestPoolsRefuse(t *testing.T) {
 			"PurgeOnce": func(ctx context.Context, pool *sql.DB) error { return second(txlock.PurgeOnce(ctx, pool)) },
 		} {
 			wants(t, verb+" after the end", call(ended, pool), context.Canceled)
-			if err := call(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "*sql.DB is nil") {
-				t.Errorf("%s on nil: %v", verb, err)
-			}
+			err := call(t.Context(), nil)
+			testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), "*sql.DB is nil"), "%s on nil: %v", verb, err)
 		}
-		if n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"); n != 1 || rowsOf(t, db, good) != 1 {
-			t.Errorf("%d rows after calls that were refused, want the one of before", n)
-		}
+		n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks")
+		testdb.ErrorIf(t, n != 1 || rowsOf(t, db, good) != 1, "%d rows after calls that were refused, want the one of before", n)
 	})
 }
 
@@ -231,12 +229,9 @@ func TestCleanRemovesOldRows(t *testing.T) {
 			pool.SetMaxOpenConns(1)
 			equal(t, "rows older than two hours", clean(t, pool, 2*time.Hour), 0)
 			equal(t, "rows older than an hour", clean(t, pool, time.Hour), 1)
-			if rowsOf(t, db, gone) != 0 || rowsOf(t, db, young) != 1 || rowsOf(t, db, made) != 1 {
-				t.Error("the wrong rows were removed")
-			}
-			if grant := committed(t, db, young); grant.Token() <= again.Token() {
-				t.Errorf("token %d after %d", grant.Token(), again.Token())
-			}
+			testdb.ErrorIf(t, rowsOf(t, db, gone) != 0 || rowsOf(t, db, young) != 1 || rowsOf(t, db, made) != 1, "the wrong rows were removed")
+			grant := committed(t, db, young)
+			testdb.ErrorIf(t, grant.Token() <= again.Token(), "token %d after %d", grant.Token(), again.Token())
 		}
 	})
 }
@@ -253,9 +248,8 @@ func TestCleanWaitsForNobody(t *testing.T) {
 		wants(t, "RLock", second(reader.RLock(t.Context(), shared)), nil)
 		owner, waiter := holder(t, db, wanted), begin(t, newPool(t, db, true), nil)
 		answered := db.Waiting(t, waiter.id, func() error { return second(waiter.Lock(t.Context(), wanted)) })
-		if n := clean(t, newPool(t, db, false), time.Minute); n != 1001 || rowsOf(t, db, free) != 0 {
-			t.Errorf("%d rows were removed, want the 1,001 that nobody needs", n)
-		}
+		n := clean(t, newPool(t, db, false), time.Minute)
+		testdb.ErrorIf(t, n != 1001 || rowsOf(t, db, free) != 0, "%d rows were removed, want the 1,001 that nobody needs", n)
 		for _, key := range []txlock.Key{held, shared, wanted} {
 			equal(t, "rows of "+key.String(), rowsOf(t, db, key), 1)
 		}
@@ -273,9 +267,8 @@ func TestCleanKeepsTokensRising(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		pool, ahead, key := newPool(t, db, false), old(t, db), named()
 		exec(t, db.Admin(), "UPDATE lockstep_locks SET token = (UNIX_TIMESTAMP() + 3600) * 1000000 WHERE name = ?", ahead.String())
-		if n := clean(t, pool, time.Minute); n != 0 || rowsOf(t, db, ahead) != 1 {
-			t.Errorf("a row whose token is ahead of the clock was removed (%d)", n)
-		}
+		n := clean(t, pool, time.Minute)
+		testdb.ErrorIf(t, n != 0 || rowsOf(t, db, ahead) != 1, "a row whose token is ahead of the clock was removed (%d)", n)
 		before := number(t, db.Admin(), "SELECT token FROM lockstep_locks WHERE name = ?", ahead.String())
 		equal(t, "the token after one that is ahead of the clock", committed(t, db, ahead).Token(), uint64(before)+1)
 
@@ -287,9 +280,8 @@ func TestCleanKeepsTokensRising(t *testing.T) {
 					t.Fatal("the row is never removed")
 				}
 			}
-			if second := committed(t, db, key); second.Token() <= first.Token() {
-				t.Errorf("token %d of the row that was made again, %d before", second.Token(), first.Token())
-			}
+			second := committed(t, db, key)
+			testdb.ErrorIf(t, second.Token() <= first.Token(), "token %d of the row that was made again, %d before", second.Token(), first.Token())
 		}
 	})
 }

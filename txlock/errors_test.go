@@ -22,6 +22,7 @@ import (
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/session"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func check(t *testing.T, err error) {
@@ -67,9 +68,8 @@ func TestAfterFault(t *testing.T) {
 	t.Parallel()
 	scope, tx, mock := faulty(t, "9.7.4")
 	mock.ExpectExec(gen.LockNamed).WillReturnError(answered(1146))
-	if _, err := scope.Lock(t.Context(), Named("k")); !errors.Is(err, ErrSchema) {
-		t.Errorf("Lock: %v", err)
-	}
+	_, err := scope.Lock(t.Context(), Named("k"))
+	testdb.ErrorIf(t, !errors.Is(err, ErrSchema), "Lock: %v", err)
 	mock.ExpectExec(rawsql.Probe).WillReturnError(driver.ErrBadConn)
 	if _, err := scope.Lock(t.Context(), Named("l")); !errors.Is(err, driver.ErrBadConn) {
 		t.Errorf("the next Lock: %v", err)
@@ -103,9 +103,8 @@ func TestInterruptedUpdate(t *testing.T) {
 				}
 				mock.ExpectQuery(gen.CenterToken).WillReturnRows(rows)
 			}
-			if _, err := scope.Lock(t.Context(), key); !errors.Is(err, c.want) {
-				t.Errorf("Lock: %v, want %v", err, c.want)
-			}
+			_, err := scope.Lock(t.Context(), key)
+			testdb.ErrorIf(t, !errors.Is(err, c.want), "Lock: %v, want %v", err, c.want)
 			mock.ExpectRollback()
 			check(t, tx.Rollback())
 		})
@@ -137,9 +136,8 @@ func TestRepliesAreKnown(t *testing.T) {
 	for _, queries := range []string{"locks", "centers", "once"} {
 		for _, m := range named.FindAllStringSubmatch(read(t, "../gen/"+queries+".sql.go"), -1) {
 			name, kind := m[1], m[2]
-			if want := reader[kind]; want != "" && !regexp.MustCompile(fmt.Sprintf(want, name)).MatchString(source.String()) {
-				t.Errorf("%s %s has no reader", name, kind)
-			}
+			want := reader[kind]
+			testdb.ErrorIf(t, want != "" && !regexp.MustCompile(fmt.Sprintf(want, name)).MatchString(source.String()), "%s %s has no reader", name, kind)
 			for _, e := range []rawsql.Engine{rawsql.MariaDB, rawsql.MySQL} {
 				if _, known := e.Replies.IDs[name]; known != (kind == ":execlastid") {
 					t.Errorf("%s %s among the insert ids: %t", name, kind, known)
@@ -155,9 +153,7 @@ func TestRepliesAreKnown(t *testing.T) {
 	}
 	slices.Sort(known)
 	slices.Sort(procedures)
-	if !slices.Equal(known, procedures) {
-		t.Errorf("procedures %q, and known are %q", procedures, known)
-	}
+	testdb.ErrorIf(t, !slices.Equal(known, procedures), "procedures %q, and known are %q", procedures, known)
 }
 
 func read(t *testing.T, file string) string {
@@ -345,4 +341,36 @@ func TestTokensOfMany(t *testing.T) {
 			t.Errorf("%d changed rows are read as %t, %v", n, all, err)
 		}
 	}
+}
+
+// OnEngines runs a test for every engine.
+func OnEngines(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
+	t.Helper()
+	t.Parallel()
+	testdb.OnEngines(t, test)
+}
+
+// Remembered returns how many open transactions of this program are known to hold a key.
+func Remembered(key Key) (n int) {
+	inProgram.mu.Lock()
+	defer inProgram.mu.Unlock()
+	of := func(s spot) bool { return s.record == spotOf(new(state), key, s.once).record }
+	for s := range inProgram.by {
+		if of(s) {
+			n++
+		}
+	}
+	for s := range inProgram.shared {
+		if of(s) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestSlowWaitCostsNothing: what isn't asked for allocates nothing: of a scope that has all but SlowWait.
+func TestSlowWaitCostsNothing(t *testing.T) {
+	s, key := &state{pooled: pooled{watch: SlogObserver(nil)}}, Named("order:42")
+	n := testing.AllocsPerRun(100, func() { s.slowly(t.Context(), true, key).End() })
+	testdb.ErrorIf(t, n != 0, "%v allocations", n)
 }

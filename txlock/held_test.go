@@ -114,9 +114,7 @@ func untilNamed(t *testing.T, want error, call func() error) (err error) {
 func namesNobody(t *testing.T, what string, err error) {
 	t.Helper()
 	var held *txlock.HeldError
-	if errors.As(err, &held) {
-		t.Errorf("%s: %v names %+v", what, err, held)
-	}
+	testdb.ErrorIf(t, errors.As(err, &held), "%s: %v names %+v", what, err, held)
 }
 
 // refusals are the calls that a holder refuses.
@@ -165,9 +163,8 @@ func TestRefusalsNameTheHolder(t *testing.T) {
 						}
 						// MariaDB may answer so to an UPDATE of a hashed key: then the lock itself has read.
 						hasRead := strings.Contains(err.Error(), "the server interrupted the statement")
-						if n := s.seesNew(t, db); n != 1 && !hasRead {
-							t.Errorf("the transaction sees %d rows of what was committed since", n)
-						}
+						n := s.seesNew(t, db)
+						testdb.ErrorIf(t, n != 1 && !hasRead, "the transaction sees %d rows of what was committed since", n)
 						wants(t, "Verify", s.Verify(t.Context()), nil)
 						if t.Failed() {
 							t.Fatal(name)
@@ -234,8 +231,9 @@ func TestNobodyIsNamed(t *testing.T) {
 				namesNobody(t, "TryLock", err)
 				equal(t, "it says that a privilege is missing", errors.Is(err, txlock.ErrPrivilege), false)
 				wants(t, "Verify", s.Verify(t.Context()), nil)
-				if n := looks.Stats().WaitCount; n != waits || l.connects.Load() != 1 {
-					t.Errorf("the look has waited for a connection %d times, and %d were made", n-waits, l.connects.Load())
+				exact := c.before != nil || name == "no connection" // others may come too late, or connect again
+				if n, made := looks.Stats().WaitCount, l.connects.Load(); n != waits || exact && made != 1 || name == "no privilege" && made == 0 {
+					t.Errorf("the look has waited for a connection %d times, and %d were made", n-waits, made)
 				}
 				if c.before != nil {
 					wants(t, "TryLock of what is free now", second(s.TryLock(t.Context(), key)), nil)
@@ -352,9 +350,7 @@ func TestWaitForItself(t *testing.T) {
 					"Run": locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return call() }),
 					"Do":  locksqlc.Do(ctx, pool, key, func(context.Context) error { return call() }),
 				} {
-					if !ofItself(err) {
-						t.Errorf("%s inside of %s: %v", what, outer, err)
-					}
+					testdb.ErrorIf(t, !ofItself(err), "%s inside of %s: %v", what, outer, err)
 				}
 			}
 			shared := []txlock.Key{txlock.Shared(key)}
@@ -377,9 +373,7 @@ func TestWaitOnAPlainPool(t *testing.T) {
 		nested := func() error { return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }) }
 		err := locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return nested() })
 		var held *txlock.HeldError
-		if !errors.Is(err, txlock.ErrWaitTimeout) || !errors.As(err, &held) || !held.Here || ofItself(err) {
-			t.Errorf("Run inside of Run: %v", err)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrWaitTimeout) || !errors.As(err, &held) || !held.Here || ofItself(err), "Run inside of Run: %v", err)
 		wants(t, "Run that is over on the server", locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
 			return errors.Join(tx.Rollback(), nested(), errNoUse)
 		}), errNoUse)
@@ -390,9 +384,7 @@ func TestWaitOnAPlainPool(t *testing.T) {
 			again, err := locksqlc.Join(ctx, tx)
 			return errors.Join(err, second(again.LockAll(ctx, key, of)))
 		})
-		if !errors.As(err, &held) || held.Key != of {
-			t.Errorf("LockAll of the own key and another's: %v", err)
-		}
+		testdb.ErrorIf(t, !errors.As(err, &held) || held.Key != of, "LockAll of the own key and another's: %v", err)
 	})
 }
 
@@ -456,9 +448,8 @@ func TestOnceWaitsForItself(t *testing.T) {
 				return then()
 			})
 		}
-		if err := once(func() error { return once(nil) }); !ofItself(err) {
-			t.Errorf("Once: %v", err)
-		}
+		err := once(func() error { return once(nil) })
+		testdb.ErrorIf(t, !ofItself(err), "Once: %v", err)
 		wants(t, "a lock of that key", once(func() error { return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }) }), nil)
 		equal(t, "transactions that are over and remembered", txlock.Remembered(key), 0)
 	})

@@ -4,19 +4,255 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"go.uber.org/goleak"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
+
+// soon is more than anything here needs on a busy machine.
+const soon = 2 * time.Minute
+
+// answers notes the grants and refusals that it is told of.
+type answers struct {
+	mu     sync.Mutex
+	events []txlock.Event
+}
+
+func (a *answers) observe(_ context.Context, e txlock.Event) {
+	if e.Kind != txlock.Granted && e.Kind != txlock.Refused {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.events = append(a.events, e)
+}
+
+// to returns the last answer to a call for a key.
+func (a *answers) to(key txlock.Key) (last txlock.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range slices.Backward(a.events) {
+		if e.Key == key {
+			return e
+		}
+	}
+	return last
+}
+
+// slowPool is a pool whose transactions tell of slow waits.
+func slowPool(t *testing.T, db *testdb.DB, guarded bool, slow time.Duration, looks *sql.DB, told txlock.Observer, mutators ...func(*mysql.Config)) naming {
+	t.Helper()
+	base, err := mysql.NewConnector(db.Config(mutators...))
+	noError(t, err)
+	n := naming{options: []txlock.JoinOption{txlock.NothingRead()}}
+	if guarded {
+		n.pool = sql.OpenDB(locksqlc.Connector(base, txlock.NameHolders(looks), txlock.SlowWait(slow), txlock.Observe(told)))
+	} else {
+		n.pool = sql.OpenDB(base)
+		n.options = append(n.options, txlock.NameHolders(looks), txlock.SlowWait(slow), txlock.Observe(told))
+	}
+	t.Cleanup(func() { _ = n.pool.Close() })
+	return n
+}
+
+// aLook is how long a look is waited for. A busy machine may let its limit pass before it connects:
+// then there is none, and the wait is tried again.
+const aLook = 5 * time.Second
+
+// slowly lets a call wait for a holder until somebody has looked, and returns its error.
+func slowly(t *testing.T, holder *session, looks *sql.DB, l *lookout, call func() error) error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- call() }()
+	testdb.Await(aLook, func() bool { return l.connects.Load() > 0 && looks.Stats().InUse == 0 || len(done) > 0 })
+	holder.commit(t)
+	return <-done
+}
+
+// waits are the calls that wait for a holder.
+var waits = map[string]verb{
+	"Lock": verbs["Lock"], "RLock": verbs["RLock"], "LockAll": verbs["LockAll"], "CompareAndBump": verbs["CompareAndBump of 7"],
+	"WaitAtMost Lock": verbs["Lock"].within(soon), "LockAll, shared": verbs["LockAll, shared"].within(soon),
+}
+
+// TestSlowWaitsNameTheHolder: the observer is told for whom a slow wait was, of that key only, and the look leaves the transaction as it was.
+func TestSlowWaitsNameTheHolder(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for kind, newKey := range map[string]func() txlock.Key{"named": named, "hashed": hashed} {
+			for _, guarded := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/guarded=%t", kind, guarded), func(t *testing.T) {
+					t.Parallel()
+					for i, name := range slices.Sorted(maps.Keys(waits)) {
+						wait := waits[name]
+						if !testdb.Meet(i, kind == "hashed", guarded) {
+							continue
+						}
+						key := newKey()
+						committed(t, db, another(key))
+						var told *answers
+						var holder *session
+						for begun := time.Now(); time.Since(begun) < 5*time.Minute; { // a look may end with the wait, or with its limit
+							t.Run(name, func(t *testing.T) { // whose pools are closed then
+								looks, l := looksOn(t, db, nil)
+								told = new(answers)
+								s := slowPool(t, db, guarded, 10*time.Millisecond, looks, told.observe).begin(t)
+								holder = till(t, db, key)
+								wants(t, name, slowly(t, holder, looks, l, func() error { return second(wait(s.Scope, t.Context(), key)) }), nil)
+								equal(t, "rows that the transaction sees of what was committed since", s.seesNew(t, db), 1)
+								wants(t, "Verify", s.Verify(t.Context()), nil)
+								s.commit(t)
+								equal(t, "looks that are left", testdb.InUse(looks), 0)
+							})
+							if t.Failed() || told.to(key).Held != nil {
+								break
+							}
+						}
+						if t.Failed() {
+							return
+						}
+						if held := told.to(key).Held; held == nil {
+							t.Fatalf("%s: nobody is named", name)
+						} else {
+							holder.names(t, fmt.Errorf("%q: %w", key, held), key)
+						}
+						equal(t, name+": who is said to have had what was free", told.to(another(key)).Held, nil)
+					}
+				})
+			}
+		}
+	})
+}
+
+// TestSlowWaitIsAskedFor: nobody looks during a short wait or a try, without names or observer; a look costs the connection no round trip.
+func TestSlowWaitIsAskedFor(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		for _, guarded := range []bool{false, true} {
+			trips := make(map[string]int)
+			for name, c := range map[string]struct {
+				slow  time.Duration
+				named bool
+				told  txlock.Observer
+				looks int64
+			}{
+				"slow":        {time.Millisecond, true, new(answers).observe, 1},
+				"short":       {time.Hour, true, new(answers).observe, 0},
+				"none":        {0, true, new(answers).observe, 0},
+				"negative":    {-time.Second, true, new(answers).observe, 0},
+				"no names":    {time.Millisecond, false, new(answers).observe, 0},
+				"no observer": {time.Millisecond, true, nil, 0},
+			} {
+				var n int64
+				for begun := time.Now(); time.Since(begun) < soon; {
+					looks, l := looksOn(t, db, nil)
+					given := map[bool]*sql.DB{true: looks}[c.named]
+					trip, count := testdb.CountTrips(t)
+					s := slowPool(t, db, guarded, c.slow, given, c.told, count).begin(t)
+					holder, id := till(t, db, key), testdb.ConnID(t, s.tx)
+					done := db.Waiting(t, id, func() error { return second(s.Lock(t.Context(), key)) })
+					testdb.Await(aLook, func() bool { return l.connects.Load() >= c.looks })
+					holder.commit(t)
+					wants(t, name, <-done, nil)
+					s.commit(t)
+					trips[name] = trip.Count()
+					if n = l.connects.Load(); n >= c.looks {
+						break
+					}
+				}
+				equal(t, name+": looks", n, c.looks)
+			}
+			equal(t, "round trips", trips["slow"], trips["none"])
+		}
+		looks, l := looksOn(t, db, nil)
+		told := new(answers)
+		s := slowPool(t, db, true, time.Nanosecond, looks, told.observe).begin(t)
+		wants(t, "TryLock", second(s.TryLock(t.Context(), key)), nil)
+		s.commit(t)
+		equal(t, "looks during a try", l.connects.Load(), 0)
+	})
+}
+
+// TestSlowWaitLooksInVain: a look that fails or hangs changes no wait, and leaves nothing. It runs alone: it counts goroutines.
+func TestSlowWaitLooksInVain(t *testing.T) { //nolint:paralleltest // see above
+	for _, engine := range testdb.Engines() {
+		db := testdb.Open(t, engine)
+		for name, look := range map[string]func(ctx context.Context) error{
+			"fails": func(context.Context) error { return errors.New("no connection today") },
+			"hangs": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+		} {
+			var looked bool
+			for begun := time.Now(); !looked && time.Since(begun) < soon; {
+				key := named()
+				holder := till(t, db, key)
+				before := goleak.IgnoreCurrent()
+				looks, l := looksOn(t, db, look)
+				told := new(answers)
+				pool := slowPool(t, db, true, time.Millisecond, looks, told.observe)
+				s := pool.begin(t)
+				done := make(chan error, 1)
+				go func() { done <- second(s.Lock(t.Context(), key)) }()
+				looked = testdb.Await(aLook, func() bool { return l.connects.Load() > 0 })
+				holder.commit(t)
+				wants(t, name, <-done, nil)
+				wants(t, "Verify", s.Verify(t.Context()), nil)
+				s.commit(t)
+				equal(t, "what a look has seen that "+name, told.to(key).Held, nil)
+				wants(t, "Close", errors.Join(looks.Close(), pool.pool.Close()), nil)
+				wants(t, name, goleak.Find(before), nil)
+			}
+			testdb.ErrorIf(t, !looked, "nobody looks")
+		}
+	}
+}
+
+// TestSlowWaitOfARefusal: a slow wait that is refused, and one that its context ends, tell the observer who was in the way.
+func TestSlowWaitOfARefusal(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, c := range map[string]struct {
+			want error
+			wait func(s *session, key txlock.Key) error
+		}{
+			"limit": {txlock.ErrWaitTimeout, func(s *session, key txlock.Key) error {
+				return second(s.WaitAtMost(time.Second).Lock(t.Context(), key))
+			}},
+			"context": {context.DeadlineExceeded, func(s *session, key txlock.Key) error {
+				return second(s.Lock(limited(t, time.Second), key))
+			}},
+		} {
+			key := named()
+			holder := till(t, db, key)
+			var e txlock.Event
+			testdb.Await(soon, func() bool {
+				looks, _ := looksOn(t, db, nil)
+				told := new(answers)
+				s := slowPool(t, db, true, 10*time.Millisecond, looks, told.observe).begin(t)
+				wants(t, name, c.wait(s, key), c.want)
+				_ = s.tx.Rollback()
+				e = told.to(key)
+				return e.Held != nil
+			})
+			wants(t, name, e.Err, c.want)
+			if e.Held == nil {
+				t.Fatalf("%s: nobody is named", name)
+			}
+			holder.names(t, fmt.Errorf("%q: %w", key, e.Held), key)
+		}
+	})
+}
 
 // holders asks for the holders on pools of its own with one connection, at whatever level.
 func holders(t *testing.T, db *testdb.DB, keys ...txlock.Key) (all []txlock.Holder) {
@@ -28,9 +264,7 @@ func holders(t *testing.T, db *testdb.DB, keys ...txlock.Key) (all []txlock.Hold
 		pool.SetMaxOpenConns(1)
 		found, err := txlock.Holders(t.Context(), pool, keys...)
 		noError(t, err)
-		if i > 0 && !slices.Equal(found, all) {
-			t.Errorf("at %s the holders are %+v, at another level %+v", level, found, all)
-		}
+		testdb.ErrorIf(t, i > 0 && !slices.Equal(found, all), "at %s the holders are %+v, at another level %+v", level, found, all)
 		all = found
 	}
 	return all
@@ -42,9 +276,8 @@ func (s *session) holds(t *testing.T, h txlock.Holder, grant txlock.Grant) {
 	if h.Key != grant.Key() || h.Token != grant.Token() || h.Session != uint64(s.id) {
 		t.Errorf("the holder is %+v, want %+v on connection %d", h, grant, s.id)
 	}
-	if age := time.Since(h.Locked); age < -time.Minute || age > time.Minute {
-		t.Errorf("it was locked %v ago", age)
-	}
+	age := time.Since(h.Locked)
+	testdb.ErrorIf(t, age < -time.Minute || age > time.Minute, "it was locked %v ago", age)
 }
 
 func TestHolders(t *testing.T) {
@@ -101,9 +334,8 @@ func TestOwner(t *testing.T) {
 			for _, key := range []txlock.Key{named(), hashed()} {
 				s := begin(t, newPool(t, db, true), nil)
 				noError(t, second(s.Lock(txlock.WithLabel(t.Context(), owner), key)))
-				if all := holders(t, db, key); len(all) != 1 || all[0].Label != want {
-					t.Errorf("the owner %q is shown as %+v", owner, all)
-				}
+				all := holders(t, db, key)
+				testdb.ErrorIf(t, len(all) != 1 || all[0].Label != want, "the owner %q is shown as %+v", owner, all)
 			}
 		}
 	})
@@ -133,9 +365,8 @@ func TestAssertLocked(t *testing.T) {
 			wants(t, "shared", txlock.AssertRLocked(ctx, s.tx, shared), nil)
 			wants(t, "exclusively by a shared one", txlock.AssertLocked(ctx, s.tx, shared), txlock.ErrNotHeld)
 		}
-		if sent := questions(t, s.tx) - before; sent >= times {
-			t.Errorf("%d assertions have sent %d statements", 4*times, sent)
-		}
+		sent := questions(t, s.tx) - before
+		testdb.ErrorIf(t, sent >= times, "%d assertions have sent %d statements", 4*times, sent)
 		wants(t, "of a zero key", txlock.AssertLocked(ctx, s.tx, txlock.Key{}), txlock.ErrInvalidKey)
 		wants(t, "of no transaction", txlock.AssertLocked(ctx, nil, key), txlock.ErrNoTransaction)
 

@@ -107,9 +107,8 @@ func TestFamilyWritesKeys(t *testing.T) {
 			if err := c.key.Validate(); err != nil || c.key.String() != c.want || c.key.Hashed() != hashed {
 				t.Errorf("the key is %q (hashed: %t), want %q; Validate: %v", c.key, c.key.Hashed(), c.want, err)
 			}
-			if again := ParseKey(c.want); !hashed && again != c.key {
-				t.Errorf("ParseKey(%q) is another key: %v", c.want, again.Validate())
-			}
+			again := ParseKey(c.want)
+			testdb.ErrorIf(t, !hashed && again != c.key, "ParseKey(%q) is another key: %v", c.want, again.Validate())
 		}
 	}
 }
@@ -200,9 +199,7 @@ func TestFold(t *testing.T) {
 				}
 			}
 		}
-		if known < 12 {
-			t.Errorf("the server knows %d of the collations", known)
-		}
+		testdb.ErrorIf(t, known < 12, "the server knows %d of the collations", known)
 	})
 }
 
@@ -285,12 +282,8 @@ func FuzzKeyOnServers(f *testing.F) {
 		if err := key.Validate(); (err == nil) != valid || err != nil && !errors.Is(err, ErrInvalidKey) {
 			t.Fatalf("%q: %v", name, err)
 		}
-		if key.String() != name || key != Named(name) || valid && key == Named(name+" ") {
-			t.Errorf("%q is %q", name, key)
-		}
-		if record.Validate() == nil && record.String() != "fuzz:"+name {
-			t.Errorf("the key of %q is %q", name, record)
-		}
+		testdb.ErrorIf(t, key.String() != name || key != Named(name) || valid && key == Named(name+" "), "%q is %q", name, key)
+		testdb.ErrorIf(t, record.Validate() == nil && record.String() != "fuzz:"+name, "the key of %q is %q", name, record)
 		id := len(name) // some number
 		for _, key := range []Key{
 			key, record, NewFamily[string](name, Exact()).Key(name), NewFamily[country]("fuzz", Exact()).Key(country(name)),
@@ -306,9 +299,8 @@ func FuzzKeyOnServers(f *testing.F) {
 				t.Errorf("the key %q locks %+v", key, key.record())
 			}
 		}
-		if typed := NewFamily[country]("fuzz", Exact()).Key(country(name)); typed.String() != record.String() {
-			t.Errorf("the string %q and its named type make %q and %q", name, record, typed)
-		}
+		typed := NewFamily[country]("fuzz", Exact()).Key(country(name))
+		testdb.ErrorIf(t, typed.String() != record.String(), "the string %q and its named type make %q and %q", name, record, typed)
 		if !valid {
 			return
 		}

@@ -248,9 +248,7 @@ func rowsOf(t *testing.T, db *testdb.DB, key txlock.Key) int64 {
 // equal demands a value.
 func equal[T comparable](t *testing.T, what string, got, want T) {
 	t.Helper()
-	if got != want {
-		t.Errorf("%s: %v, want %v", what, got, want)
-	}
+	testdb.ErrorIf(t, got != want, "%s: %v, want %v", what, got, want)
 }
 
 func noError(t *testing.T, err error) {
@@ -263,8 +261,6 @@ func noError(t *testing.T, err error) {
 func wants(t *testing.T, what string, err error, want ...error) {
 	t.Helper()
 	for _, w := range want {
-		if !errors.Is(err, w) {
-			t.Errorf("%s: %v, want %v", what, err, w)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, w), "%s: %v, want %v", what, err, w)
 	}
 }

@@ -48,13 +48,11 @@ func FuzzNamespace(f *testing.F) {
 			if key.Validate() != nil {
 				return
 			}
-			if was, there := keys[key.String()]; there && was != (made{namespace, name}) {
-				t.Errorf("%q is of %q and of %q", key, was, made{namespace, name})
-			}
+			was, there := keys[key.String()]
+			testdb.ErrorIf(t, there && was != (made{namespace, name}), "%q is of %q and of %q", key, was, made{namespace, name})
 			keys[key.String()] = made{namespace, name}
-			if again := txlock.ParseKey(key.String()); again.Validate() != nil || again.String() != key.String() {
-				t.Errorf("ParseKey(%q): %v", key, again.Validate())
-			}
+			again := txlock.ParseKey(key.String())
+			testdb.ErrorIf(t, again.Validate() != nil || again.String() != key.String(), "ParseKey(%q): %v", key, again.Validate())
 		}
 		for _, name := range []string{text, other + "/" + text, one + "/" + text, "@" + one + "/" + text} {
 			add("", name, txlock.Named(name))
@@ -166,9 +164,7 @@ func TestNamespaces(t *testing.T) {
 			}
 		}
 		holders, err := txlock.Holders(t.Context(), pool, keys...)
-		if err != nil || len(holders) != 3 || holders[1].Key.String() != "@shop/"+name {
-			t.Errorf("holders: %+v, %v", holders, err)
-		}
+		testdb.ErrorIf(t, err != nil || len(holders) != 3 || holders[1].Key.String() != "@shop/"+name, "holders: %+v, %v", holders, err)
 
 		leases, err := lease.NewManager(pool)
 		noError(t, err)
@@ -178,9 +174,7 @@ func TestNamespaces(t *testing.T) {
 		at := time.Now().Add(-time.Hour).Truncate(time.Hour)
 		for _, key := range keys {
 			ran, err := jobs.Tick(t.Context(), key, at, func(context.Context, time.Time) error { return nil })
-			if !ran || err != nil {
-				t.Errorf("Tick(%q): %t, %v", key, ran, err)
-			}
+			testdb.ErrorIf(t, !ran || err != nil, "Tick(%q): %t, %v", key, ran, err)
 			wants(t, "the tick again", second(jobs.Claim(t.Context(), key, at)), job.ErrDone)
 			noError(t, second(leases.TryAcquire(t.Context(), key)))
 			permits, err := leases.Semaphore(txlock.Segments(key, 1)[0], 1)
@@ -188,9 +182,7 @@ func TestNamespaces(t *testing.T) {
 			noError(t, second(permits.TryAcquire(t.Context())))
 		}
 		listed, err := leases.List(t.Context())
-		if err != nil || len(listed) != 6 {
-			t.Errorf("%d leases are listed, want 6: %v", len(listed), err)
-		}
+		testdb.ErrorIf(t, err != nil || len(listed) != 6, "%d leases are listed, want 6: %v", len(listed), err)
 		for _, l := range listed {
 			wants(t, fmt.Sprintf("release %q by what is listed", l.Key), leases.ForceRelease(t.Context(), l.Key), nil)
 		}

@@ -78,9 +78,7 @@ func (r *recorder) wants(t *testing.T, events ...string) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !slices.Equal(r.events, events) {
-		t.Errorf("observed %q, want %q", r.events, events)
-	}
+	testdb.ErrorIf(t, !slices.Equal(r.events, events), "observed %q, want %q", r.events, events)
 	equal(t, "calls that are asked and not answered", r.asked, 0)
 	equal(t, "odd events", strings.Join(r.odd, "; "), "")
 	r.events = nil
@@ -120,9 +118,8 @@ func TestObservePool(t *testing.T) {
 
 		s = inTx(t, pool)
 		ctx := s.LockWith(t.Context(), a)
-		if _, err := s.tx.ExecContext(ctx, "DO ?", struct{}{}); err == nil {
-			t.Error("a struct is an argument")
-		}
+		_, err := s.tx.ExecContext(ctx, "DO ?", struct{}{})
+		testdb.ErrorIf(t, err == nil, "a struct is an argument")
 		r.wants(t)
 		noError(t, second(s.tx.ExecContext(ctx, "DO 1")))
 		s.commit(t)
@@ -239,9 +236,8 @@ func TestObserverEndsItsGoroutine(t *testing.T) {
 					holder(t, db, a)
 				}
 				_, err := s.tx.ExecContext(s.LockWith(t.Context(), a), "DO 1")
-				if within := in == txlock.Granted || in == txlock.Refused; (err != nil) != within {
-					t.Errorf("%s, %s: the statement returns %v", in, name, err)
-				}
+				within := in == txlock.Granted || in == txlock.Refused
+				testdb.ErrorIf(t, (err != nil) != within, "%s, %s: the statement returns %v", in, name, err)
 				if in == txlock.Lost {
 					exec(t, s.tx, "COMMIT")
 				}
@@ -300,9 +296,7 @@ func TestObserveRun(t *testing.T) {
 				t.Fatalf("Run: %v, %d calls", err, calls)
 			}
 			try := []string{"granted " + a.String(), want + o.String(), "released " + a.String()}
-			if !r.deadlock {
-				t.Error("the observer doesn't know of the deadlock")
-			}
+			testdb.ErrorIf(t, !r.deadlock, "the observer doesn't know of the deadlock")
 			r.wants(t, slices.Concat(try, []string{"retried " + a.String()}, try)...)
 		}
 		fresh := named()
@@ -369,9 +363,8 @@ func TestSlogObserver(t *testing.T) {
 // TestMultiObserver proves that all observers are told, in their order, even if one of them panics, which goes on.
 func TestMultiObserver(t *testing.T) {
 	t.Parallel()
-	if o := txlock.MultiObserver(nil, nil); o != nil {
-		t.Error("there is an observer of none")
-	}
+	o := txlock.MultiObserver(nil, nil)
+	testdb.ErrorIf(t, o != nil, "there is an observer of none")
 	var told []string
 	note := func(who string) txlock.Observer {
 		return func(_ context.Context, e txlock.Event) { told = append(told, who+" "+string(e.Kind)) }
@@ -400,9 +393,8 @@ func TestSlogObserverHandsOnContext(t *testing.T) {
 	for _, kind := range []txlock.Kind{txlock.Granted, txlock.Lost, txlock.Doomed} {
 		h, ctx := new(contextHandler), txlock.WithLabel(t.Context(), "r-17")
 		txlock.SlogObserver(slog.New(h))(ctx, txlock.Event{Kind: kind, Key: txlock.Named("a")})
-		if under := slices.Compact(h.under); len(h.under) < 2 || !slices.Equal(under, []context.Context{ctx}) {
-			t.Errorf("%s: the handler was called under %v", kind, under)
-		}
+		under := slices.Compact(h.under)
+		testdb.ErrorIf(t, len(h.under) < 2 || !slices.Equal(under, []context.Context{ctx}), "%s: the handler was called under %v", kind, under)
 	}
 }
 

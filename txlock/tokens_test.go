@@ -73,9 +73,7 @@ func TestTokenIsOfTheGrant(t *testing.T) {
 		before := clockOf(t, db)
 		wants(t, "Rollback", first.tx.Rollback(), nil)
 		wants(t, "who has waited", <-answered, nil)
-		if grant.Token() < before {
-			t.Errorf("the token %d is %d us older than the grant", grant.Token(), before-grant.Token())
-		}
+		testdb.ErrorIf(t, grant.Token() < before, "the token %d is %d us older than the grant", grant.Token(), before-grant.Token())
 		waiter.commit(t)
 	})
 }
@@ -93,9 +91,7 @@ func TestTokenAheadOfTheClock(t *testing.T) {
 			s := unread(t, newPool(t, db, guarded))
 			grant, err := lock(s.Scope, t.Context(), key)
 			wants(t, "Lock", err, nil)
-			if grant.Token() <= ahead {
-				t.Errorf("token %d after %d", grant.Token(), ahead)
-			}
+			testdb.ErrorIf(t, grant.Token() <= ahead, "token %d after %d", grant.Token(), ahead)
 			ahead = grant.Token()
 			s.commit(t)
 		}
@@ -157,9 +153,7 @@ func TestTokenOfALockThatStays(t *testing.T) {
 							}
 						}
 						grant, err := again(s.Scope, t.Context(), key)
-						if err != nil || grant.Token() != before.Token() {
-							t.Errorf("token %d after %d, %v", grant.Token(), before.Token(), err)
-						}
+						testdb.ErrorIf(t, err != nil || grant.Token() != before.Token(), "token %d after %d, %v", grant.Token(), before.Token(), err)
 					})
 				}
 			}
@@ -179,9 +173,8 @@ func TestVersionsWaitForNobody(t *testing.T) {
 					t.Errorf("hashed=%t, guarded=%t: Version: %d, %v, want %d", key.Hashed(), guarded, version, err, before)
 				}
 			}
-			if version, err := txlock.ReadVersion(t.Context(), newPool(t, db, true), key); err != nil || version != before {
-				t.Errorf("hashed=%t: ReadVersion: %d, %v, want %d", key.Hashed(), version, err, before)
-			}
+			version, err := txlock.ReadVersion(t.Context(), newPool(t, db, true), key)
+			testdb.ErrorIf(t, err != nil || version != before, "hashed=%t: ReadVersion: %d, %v, want %d", key.Hashed(), version, err, before)
 		}
 	})
 }
@@ -222,9 +215,7 @@ func TestSharedKeys(t *testing.T) {
 			pool := newPool(t, db, true)
 			key := named()
 			marked := txlock.Shared(key)
-			if marked == key || txlock.Shared(marked) != marked || marked.String() != key.String() {
-				t.Errorf("marked: %#v of %#v", marked, key)
-			}
+			testdb.ErrorIf(t, marked == key || txlock.Shared(marked) != marked || marked.String() != key.String(), "marked: %#v of %#v", marked, key)
 			s := begin(t, pool, nil)
 			wants(t, "Validate", marked.Validate(), txlock.ErrInvalidKey)
 			wants(t, "Lock", second(s.Lock(t.Context(), marked)), txlock.ErrInvalidKey)

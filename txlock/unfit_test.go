@@ -154,9 +154,7 @@ func TestSelectLimit(t *testing.T) {
 				s := begin(t, pool, nil)
 				wants(t, "LockAll", second(s.LockAll(t.Context(), keys...)), nil)
 				holders, err := txlock.Holders(t.Context(), pool, keys...)
-				if err != nil || len(holders) != len(keys) {
-					t.Errorf("Holders: %d of %d keys, %v", len(holders), len(keys), err)
-				}
+				testdb.ErrorIf(t, err != nil || len(holders) != len(keys), "Holders: %d of %d keys, %v", len(holders), len(keys), err)
 				wants(t, "Ensure of keys that are locked", txlock.Ensure(t.Context(), pool, keys...), nil)
 				s.commit(t)
 
