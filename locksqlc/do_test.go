@@ -89,15 +89,12 @@ func TestDoLooksAtItsSocket(t *testing.T) {
 			quickest = min(quickest, ends(working, t, time.Now()))
 			isError(t, "the cause", context.Cause(working), txlock.ErrLost)
 			no := errors.New("no")
-			if err := end(no); !errors.Is(err, txlock.ErrLost) || !errors.Is(err, no) {
-				t.Errorf("Do: %v, want ErrLost and the error of fn", err)
-			}
+			err := end(no)
+			testdb.ErrorIf(t, !errors.Is(err, txlock.ErrLost) || !errors.Is(err, no), "Do: %v, want ErrLost and the error of fn", err)
 			idle(t, pool)
 			wantFree(t, db, key)
 		}
-		if quickest > 500*time.Millisecond {
-			t.Errorf("a closed socket is noticed after %v at the earliest", quickest)
-		}
+		testdb.ErrorIf(t, quickest > 500*time.Millisecond, "a closed socket is noticed after %v at the earliest", quickest)
 	})
 }
 
@@ -134,9 +131,7 @@ func TestDoNoticesLossAtTheEnd(t *testing.T) {
 				db.WaitGone(t, id)
 				return nil
 			})
-			if !errors.Is(err, txlock.ErrLost) || strings.Count(err.Error(), txlock.ErrLost.Error()) != 1 {
-				t.Errorf("Do: %v, want ErrLost once", err)
-			}
+			testdb.ErrorIf(t, !errors.Is(err, txlock.ErrLost) || strings.Count(err.Error(), txlock.ErrLost.Error()) != 1, "Do: %v, want ErrLost once", err)
 			idle(t, pool)
 		}
 	})
@@ -154,9 +149,8 @@ func TestDoOutlivesItsContext(t *testing.T) {
 			t.Errorf("the context of fn ended with %v for %v", working.Err(), context.Cause(working))
 		}
 		wantLocked(t, "while fn runs", db, key)
-		if err := end(working.Err()); !errors.Is(err, context.Canceled) || errors.Is(err, txlock.ErrLost) {
-			t.Errorf("Do: %v", err)
-		}
+		err := end(working.Err())
+		testdb.ErrorIf(t, !errors.Is(err, context.Canceled) || errors.Is(err, txlock.ErrLost), "Do: %v", err)
 		idle(t, pool)
 		wantFree(t, db, key)
 	})
@@ -170,9 +164,8 @@ func TestDoCommitsItsToken(t *testing.T) {
 		count(t, late, "SELECT v FROM "+table)
 		no := errors.New("no")
 		isError(t, "Do", locksqlc.Do(t.Context(), pool, key, func(context.Context) error { return no }), no)
-		if v, err := txlock.ReadVersion(t.Context(), pool, key); v == 0 || err != nil {
-			t.Errorf("its version is %d, %v", v, err)
-		}
+		v, err := txlock.ReadVersion(t.Context(), pool, key)
+		testdb.ErrorIf(t, v == 0 || err != nil, "its version is %d, %v", v, err)
 		isError(t, "the lock under an older snapshot", second(join(t, late).Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
 	})
 }
@@ -199,9 +192,8 @@ func TestDoNoticesSilence(t *testing.T) {
 				if !errors.Is(err, txlock.ErrLost) || txlock.Retryable(err) || errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("Do: %v, want ErrLost, and no deadline that is not the caller's", err)
 				}
-				if took := time.Since(began); took > noticed {
-					t.Errorf("Do returned %v after fn", took)
-				}
+				took := time.Since(began)
+				testdb.ErrorIf(t, took > noticed, "Do returned %v after fn", took)
 				idle(t, pool)
 			})
 		}
@@ -227,28 +219,6 @@ func (m muted) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	return m.Conn.Write(p)
-}
-
-// TestTryDo: TryDo holds the lock while its function runs, and returns at once where somebody else has it.
-func TestTryDo(t *testing.T) {
-	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		for _, key := range []txlock.Key{uniqueKey(t, "try"), hashed.Key(7)} {
-			other, failed := newPool(t, db.Config(), true), errors.New("failed")
-			beside := func(context.Context) error { return errors.New("called beside the holder") }
-			err := locksqlc.TryDo(t.Context(), pool, key, func(ctx context.Context) error {
-				wantLocked(t, "TryDo", db, key)
-				isError(t, "TryDo beside the holder", locksqlc.TryDo(ctx, other, key, beside), txlock.ErrBusy)
-				return errors.Join(ctx.Err(), failed)
-			})
-			if !errors.Is(err, failed) || errors.Is(err, txlock.ErrLost) {
-				t.Errorf("TryDo: %v, want the error of fn", err)
-			}
-			idle(t, pool)
-			idle(t, other)
-			wantFree(t, db, key)
-			check(t, locksqlc.TryDo(t.Context(), other, key, func(context.Context) error { return nil }))
-		}
-	})
 }
 
 // raise adds one to the number of a row by a plain read and a write.
@@ -407,38 +377,31 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 	})
 }
 
-// cancelling is an observer that ends a context when a lock was given.
-type cancelling struct {
-	cancel atomic.Pointer[context.CancelFunc]
-}
-
-func (c *cancelling) observe(_ context.Context, e txlock.Event) {
-	if e.Kind == txlock.Granted {
-		(*c.cancel.Load())()
-	}
-}
-
 // TestOptimisticCancelledAtItsEnd ends the context when the comparison has succeeded. Where
 // that was the COMMIT, the transaction is reported as committed.
 func TestOptimisticCancelledAtItsEnd(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table, c := db.CreateTable(t, "ended", "id INT PRIMARY KEY AUTO_INCREMENT"), new(cancelling)
-		pool, err := locksqlc.Open(db.DSN(), txlock.Observe(c.observe))
+		table, cancel := db.CreateTable(t, "ended", "id INT PRIMARY KEY AUTO_INCREMENT"), context.CancelFunc(nil)
+		pool, err := locksqlc.Open(db.DSN(), txlock.Observe(func(_ context.Context, e txlock.Event) {
+			if e.Kind == txlock.Granted {
+				cancel()
+			}
+		}))
 		check(t, err)
 		defer func() { check(t, pool.Close()) }()
 		committed := 0
 		for range 5 {
-			ctx, cancel := context.WithCancel(t.Context())
-			c.cancel.Store(&cancel)
+			var ctx context.Context
+			ctx, cancel = context.WithCancel(t.Context())
 			err := locksqlc.Optimistic(ctx, pool, uniqueKey(t, "ended"), func(tx *sql.Tx) error {
 				return second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()"))
 			})
+			cancel()
 			if err == nil {
 				committed++
 			}
-			if merged := db.Engine() == testdb.MariaDB || hasProcedures(db.Engine()); merged == (err != nil) {
-				t.Errorf("Optimistic: %v", err)
-			}
+			merged := db.Engine() == testdb.MariaDB || hasProcedures(db.Engine())
+			testdb.ErrorIf(t, merged == (err != nil), "Optimistic: %v", err)
 		}
 		wantCount(t, db.Admin(), committed, "SELECT COUNT(*) FROM "+table)
 	})

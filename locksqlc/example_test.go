@@ -236,26 +236,6 @@ func ExampleRun() {
 	_ = pay
 }
 
-func ExampleRun_isolation() {
-	pay := func(ctx context.Context, db *sql.DB, order int64) error {
-		level := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
-		return locksqlc.Run(ctx, db, Orders.Keys(order), func(tx *sql.Tx) error {
-			return queries.WithTx(tx).PayOrder(ctx, order)
-		}, level)
-	}
-	_ = pay
-}
-
-func ExampleOptimistic_isolation() {
-	pay := func(ctx context.Context, db *sql.DB, order int64) error {
-		level := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
-		return locksqlc.Optimistic(ctx, db, Orders.Key(order), func(tx *sql.Tx) error {
-			return queries.WithTx(tx).PayOrder(ctx, order)
-		}, level)
-	}
-	_ = pay
-}
-
 // Who repeats the request gets the value of the first one.
 func ExampleOnceValue() {
 	charge := func(ctx context.Context, db *sql.DB, message, order int64) (receipt string, err error) {

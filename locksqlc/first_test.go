@@ -58,9 +58,8 @@ func TestFirstLockText(t *testing.T) {
 			}
 			sent[0] = makes.ReplaceAllString(sent[0], "")
 		}
-		if got := slices.Compact(sent[len(sent)-3:]); len(got) != 1 || makes.MatchString(got[0]) {
-			t.Errorf("sent: %q", sent)
-		}
+		got := slices.Compact(sent[len(sent)-3:])
+		testdb.ErrorIf(t, len(got) != 1 || makes.MatchString(got[0]), "sent: %q", sent)
 	})
 }
 
@@ -95,18 +94,15 @@ func TestFirstLockMakesItsRow(t *testing.T) {
 			}
 			key := uniqueKey(t, rand.Text())
 			lock(t, join(t, tx), key)
-			if n := rowsOf(t, db, key); n == 1 != (c.made && makesBefore(db)) {
-				t.Errorf("%+v: %d rows while the lock is held", c, n)
-			}
+			n := rowsOf(t, db, key)
+			testdb.ErrorIf(t, n == 1 != (c.made && makesBefore(db)), "%+v: %d rows while the lock is held", c, n)
 			if c.isolated != "" {
 				level, id := "", testdb.ConnID(t, tx)
 				testdb.Await(time.Minute, func() bool { // the server doesn't show it at once
 					testdb.Refresh()
 					return db.Admin().QueryRowContext(t.Context(), "SELECT trx_isolation_level FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = ?", id).Scan(&level) == nil
 				})
-				if level != c.isolated {
-					t.Errorf("%+v: it runs at %s", c, level)
-				}
+				testdb.ErrorIf(t, level != c.isolated, "%+v: it runs at %s", c, level)
 			}
 			check(t, tx.Rollback())
 		}
@@ -115,9 +111,8 @@ func TestFirstLockMakesItsRow(t *testing.T) {
 		tx := begin(t, conn, &sql.TxOptions{ReadOnly: true})
 		isError(t, "in a transaction that writes nothing", second(join(t, tx).Lock(t.Context(), key)), txlock.ErrReadOnly)
 		check(t, tx.Rollback())
-		if n := rowsOf(t, db, key); n != 0 {
-			t.Error("a transaction that writes nothing has made a row")
-		}
+		n := rowsOf(t, db, key)
+		testdb.ErrorIf(t, n != 0, "a transaction that writes nothing has made a row")
 	})
 }
 
@@ -131,9 +126,8 @@ func TestFirstSharedLock(t *testing.T) {
 			if !makesBefore(db) {
 				return
 			}
-			if n := rowsOf(t, db, key); n != 1 {
-				t.Errorf("%d rows while the lock is held", n)
-			}
+			n := rowsOf(t, db, key)
+			testdb.ErrorIf(t, n != 1, "%d rows while the lock is held", n)
 		}
 	})
 }
@@ -185,9 +179,8 @@ func TestFirstLockAfterSet(t *testing.T) {
 		conn := takeConn(t, newPool(t, db.Config(), true))
 		exec(t, conn, "SET TRANSACTION READ WRITE")
 		for i, want := range []bool{false, true, true} {
-			if got := lockNew(t, db, conn, uniqueKey(t, rand.Text()), "SET @transaction = 2"); got != (want && makesBefore(db)) {
-				t.Errorf("transaction %d: the row is there: %t", i, got)
-			}
+			got := lockNew(t, db, conn, uniqueKey(t, rand.Text()), "SET @transaction = 2")
+			testdb.ErrorIf(t, got != (want && makesBefore(db)), "transaction %d: the row is there: %t", i, got)
 		}
 	})
 }
@@ -202,9 +195,8 @@ func TestFirstLockOfARowThatIsGone(t *testing.T) {
 			db.Exec(t, "DELETE FROM lockstep_locks WHERE name = '"+key.String()+"'")
 		}
 		for i, want := range []bool{false, true} {
-			if got := lockNew(t, db, conn, key, ""); got != (want && makesBefore(db)) {
-				t.Errorf("transaction %d: the row is there: %t", i, got)
-			}
+			got := lockNew(t, db, conn, key, "")
+			testdb.ErrorIf(t, got != (want && makesBefore(db)), "transaction %d: the row is there: %t", i, got)
 		}
 	})
 }
@@ -220,9 +212,8 @@ func TestFirstTryWaitsForNoGap(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		tx := begin(t, pool)
-		if _, err := join(t, tx).TryLock(ctx, key); !errors.Is(err, txlock.ErrBusy) {
-			t.Error(err)
-		}
+		_, err := join(t, tx).TryLock(ctx, key)
+		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrBusy), "%v", err)
 		check(t, tx.Rollback())
 		check(t, holder.Rollback())
 	})
@@ -343,13 +334,11 @@ func TestPreparedForAnotherContext(t *testing.T) {
 			ctx := mark(s)
 			prepared, err := tx.PrepareContext(ctx, "UPDATE "+table+" SET v = v + 1")
 			check(t, err)
-			if _, err = prepared.ExecContext(t.Context()); !strings.Contains(fmt.Sprint(err), "prepared under") {
-				t.Errorf("%s: %v", name, err)
-			}
+			_, err = prepared.ExecContext(t.Context())
+			testdb.ErrorIf(t, !strings.Contains(fmt.Sprint(err), "prepared under"), "%s: %v", name, err)
 			check(t, second(prepared.ExecContext(ctx)))
-			if _, held := s.Held(key); held != (name == "LockWith") {
-				t.Errorf("%s: held %t", name, held)
-			}
+			_, held := s.Held(key)
+			testdb.ErrorIf(t, held != (name == "LockWith"), "%s: held %t", name, held)
 			check(t, prepared.Close())
 			if err := tx.Rollback(); name == "LockWith" {
 				check(t, err)
@@ -384,9 +373,8 @@ func TestPreparedForLaterTransactions(t *testing.T) {
 			"another pool's context": func(tx *sql.Tx, _ *txlock.Scope, kept *sql.Stmt) error {
 				ctx := elsewhere.CommitWith(t.Context(), 1)
 				err := second(tx.StmtContext(ctx, kept).ExecContext(ctx))
-				if again := second(tx.StmtContext(t.Context(), kept).ExecContext(t.Context())); fmt.Sprint(again) != fmt.Sprint(err) {
-					t.Errorf("in the same transaction: %v, then %v", err, again)
-				}
+				again := second(tx.StmtContext(t.Context(), kept).ExecContext(t.Context()))
+				testdb.ErrorIf(t, fmt.Sprint(again) != fmt.Sprint(err), "in the same transaction: %v, then %v", err, again)
 				return err
 			},
 		} {

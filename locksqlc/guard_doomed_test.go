@@ -225,9 +225,8 @@ func (v *victim) isDoomed(t *testing.T) {
 
 	wantDoomed(t, "Commit", v.tx.Commit(), 1213)
 	wantCount(t, v.db, 0, "SELECT COUNT(*) FROM "+v.table+" WHERE v <> 0 OR id = 9000")
-	if id := testdb.ConnID(t, v.db); id != v.conn {
-		t.Errorf("the pool has connection %d instead of %d, which was good", id, v.conn)
-	}
+	id := testdb.ConnID(t, v.db)
+	testdb.ErrorIf(t, id != v.conn, "the pool has connection %d instead of %d, which was good", id, v.conn)
 	tx := begin(t, v.db)
 	isError(t, "the pool's statement in the next transaction", second(tx.StmtContext(ctx, v.ready).ExecContext(ctx, 2)), nil)
 	isError(t, "the next transaction", tx.Commit(), nil)
@@ -265,9 +264,8 @@ func (w waiter) isAbandoned(t *testing.T, db *testdb.DB) {
 	t.Helper()
 	begun := time.Now()
 	holding(t, newPool(t, db.Config(), true), w.mine)
-	if took := time.Since(begun); took > soon {
-		t.Errorf("the lock of the abandoned session was free after %v", took)
-	}
+	took := time.Since(begun)
+	testdb.ErrorIf(t, took > soon, "the lock of the abandoned session was free after %v", took)
 	db.WaitGone(t, w.conn)
 	wantDoomed(t, "the next statement", second(w.tx.ExecContext(t.Context(), "SELECT 1")), 0)
 	wantDoomed(t, "Commit", w.tx.Commit(), 0)
@@ -374,9 +372,8 @@ func reading(t *testing.T, can bool, cfg *mysql.Config) *sql.DB {
 // of it stays, and its error says whether it may be run again.
 func (v *victim) isOver(t *testing.T, answer error, result int, again bool) {
 	t.Helper()
-	if n := int(number(answer)); n != result && (result != 0 || n != 1213) {
-		t.Errorf("the statement was answered %v", answer)
-	}
+	n := int(number(answer))
+	testdb.ErrorIf(t, n != result && (result != 0 || n != 1213), "the statement was answered %v", answer)
 	wantOver(t, "the next write", second(v.tx.ExecContext(t.Context(), "INSERT INTO "+v.table+" VALUES (9000, 0, '')")), again)
 	if v.scope != nil {
 		wantHeld(t, "after the deadlock", v.scope, v.key, false)
@@ -455,9 +452,7 @@ func TestRejectReadOnly(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.RejectReadOnly = true }), true)
 		err := locksqlc.Run(t.Context(), pool, nil, func(*sql.Tx) error { return nil })
-		if err == nil || !strings.Contains(err.Error(), "rejectReadOnly=true") || txlock.Retryable(err) {
-			t.Errorf("%v", err)
-		}
+		testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), "rejectReadOnly=true") || txlock.Retryable(err), "%v", err)
 	})
 }
 
@@ -469,9 +464,7 @@ func TestOnceValueAndThePackets(t *testing.T) {
 			key, value := uniqueKey(t, "size"), strings.Repeat("x", size)
 			for _, wantFirst := range []bool{true, false} {
 				got, first, err := locksqlc.OnceValue(t.Context(), pool, key, func(*sql.Tx) (string, error) { return value, nil })
-				if got != value || first != wantFirst || err != nil {
-					t.Errorf("%d bytes: %d came back, first %t: %v", size, len(got), first, err)
-				}
+				testdb.ErrorIf(t, got != value || first != wantFirst || err != nil, "%d bytes: %d came back, first %t: %v", size, len(got), first, err)
 			}
 		}
 	})
@@ -496,9 +489,7 @@ func TestUnknownReplies(t *testing.T) {
 				tx, scope := joined(t, pool)
 				exec(t, tx, "SET character_set_results = utf16")
 				err := verbs[name](t.Context(), scope, c.key)
-				if err == nil && (c.key == busy || isFree(t, db, c.key)) {
-					t.Errorf("%s is granted, and another has it, too", what)
-				}
+				testdb.ErrorIf(t, err == nil && (c.key == busy || isFree(t, db, c.key)), "%s is granted, and another has it, too", what)
 				wantHeld(t, what, scope, c.key, err == nil)
 				if errors.Is(err, fault.ErrReply) {
 					wantOver(t, what, err, false)

@@ -45,9 +45,7 @@ func TestScopeEndsWithTransaction(t *testing.T) {
 			wantNoTransaction(t, scope, key)
 			isError(t, "Join after "+name, second(locksqlc.Join(t.Context(), tx)), txlock.ErrNoTransaction)
 			next := begin(t, pool) // on the same connection
-			if join(t, next) == scope {
-				t.Error("the next transaction has the scope of the last one")
-			}
+			testdb.ErrorIf(t, join(t, next) == scope, "the next transaction has the scope of the last one")
 			wantNoTransaction(t, scope, key)
 			check(t, next.Rollback())
 		}
@@ -75,9 +73,7 @@ func TestTransactionsAsText(t *testing.T) {
 		} {
 			exec(t, conn, text.begin)
 			scope := joinConn(t, conn)
-			if joinConn(t, conn) != scope {
-				t.Errorf("%s: the second JoinConn gives another scope", text.begin)
-			}
+			testdb.ErrorIf(t, joinConn(t, conn) != scope, "%s: the second JoinConn gives another scope", text.begin)
 			lock(t, scope, key)
 			wantLocked(t, text.begin, db, key)
 			exec(t, conn, text.end)
@@ -93,9 +89,7 @@ func TestTransactionsAsText(t *testing.T) {
 			wantFree(t, db, key)
 			wantNoTransaction(t, first, key)
 			second := joinConn(t, conn)
-			if second == first || joinConn(t, conn) != second {
-				t.Errorf("%s: JoinConn gives other scopes than one for the next transaction", chain)
-			}
+			testdb.ErrorIf(t, second == first || joinConn(t, conn) != second, "%s: JoinConn gives other scopes than one for the next transaction", chain)
 			lock(t, second, key)
 			exec(t, conn, "COMMIT")
 		}
@@ -249,9 +243,7 @@ func TestWrappedJoins(t *testing.T) {
 		key := uniqueKey(t, "wrapped")
 		check(t, txlock.Ensure(t.Context(), pool, key))
 		tx, scope := joined(t, pool)
-		if scope.Guarded() != guarded {
-			t.Errorf("Guarded() is %t, want %t", scope.Guarded(), guarded)
-		}
+		testdb.ErrorIf(t, scope.Guarded() != guarded, "Guarded() is %t, want %t", scope.Guarded(), guarded)
 		err := txlock.CheckGuarded(t.Context(), pool)
 		if guarded && err != nil || !guarded && (!errors.Is(err, txlock.ErrUnguarded) || !strings.Contains(err.Error(), "put the wrapper under it")) {
 			t.Errorf("CheckGuarded: %v, want ErrUnguarded with the reason where the pool is guarded and not heard", err)
@@ -259,9 +251,8 @@ func TestWrappedJoins(t *testing.T) {
 		if err := txlock.CheckGuarded(t.Context(), newPool(t, db.Config(), false)); !errors.Is(err, txlock.ErrUnguarded) || strings.Contains(err.Error(), "put the wrapper under it") {
 			t.Errorf("CheckGuarded of a plain pool: %v, want ErrUnguarded", err)
 		}
-		if again := join(t, tx); (again == scope) != guarded {
-			t.Error("whether Join gives the same scope twice doesn't fit")
-		}
+		again := join(t, tx)
+		testdb.ErrorIf(t, (again == scope) != guarded, "whether Join gives the same scope twice doesn't fit")
 		if _, err := locksqlc.Join(t.Context(), tx, txlock.RequireGuarded()); errors.Is(err, txlock.ErrUnguarded) == guarded {
 			t.Errorf("Join with RequireGuarded: %v", err)
 		}
@@ -298,9 +289,8 @@ func TestWrappedCommit(t *testing.T) {
 				}
 				t.Fatal(err)
 			}
-			if err := tx.Commit(); guarded && !errors.Is(err, txlock.ErrTxDoomed) {
-				t.Errorf("Commit after %s: %v, want ErrTxDoomed", statement, err)
-			}
+			err := tx.Commit()
+			testdb.ErrorIf(t, guarded && !errors.Is(err, txlock.ErrTxDoomed), "Commit after %s: %v, want ErrTxDoomed", statement, err)
 		}
 	})
 }
@@ -414,16 +404,13 @@ func TestSavepointKeepsEarlierLocks(t *testing.T) {
 					if isFree(t, db, key) {
 						t.Fatalf("the server has freed %v", key)
 					}
-					if held, ok := scope.Held(key); !ok || held != want {
-						t.Errorf("Held(%v): %v, %t, want %v", key, held, ok, want)
-					}
+					held, ok := scope.Held(key)
+					testdb.ErrorIf(t, !ok || held != want, "Held(%v): %v, %t, want %v", key, held, ok, want)
 					before := questions(t, tx)
-					if again := lock(t, scope, key); again != want {
-						t.Errorf("locked again: %v, want %v", again, want)
-					}
-					if n := questions(t, tx) - before; n != 1 {
-						t.Errorf("re-entry sent %d statements", n-1)
-					}
+					again := lock(t, scope, key)
+					testdb.ErrorIf(t, again != want, "locked again: %v, want %v", again, want)
+					n := questions(t, tx) - before
+					testdb.ErrorIf(t, n != 1, "re-entry sent %d statements", n-1)
 				}
 				lock(t, scope, late)
 			}
@@ -481,9 +468,8 @@ func keepsToServer(t *testing.T, pool *sql.DB, other *sql.Conn, keys []txlock.Ke
 			continue
 		}
 		freed++
-		if grant, held := scope.Held(key); held {
-			t.Errorf("%s with %q: lock %d counts as held, %v, and another can take it", history, names, i, grant)
-		}
+		grant, held := scope.Held(key)
+		testdb.ErrorIf(t, held, "%s with %q: lock %d counts as held, %v, and another can take it", history, names, i, grant)
 	}
 	return freed
 }

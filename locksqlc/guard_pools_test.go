@@ -67,9 +67,8 @@ func openPool(tb testing.TB, cfg *mysql.Config, wrap func(base driver.Connector)
 	check(tb, err)
 	db := sql.OpenDB(wrap(connector))
 	tb.Cleanup(func() {
-		if n := testdb.InUse(db); n != 0 {
-			tb.Errorf("%d connections are in use at the end", n)
-		}
+		n := testdb.InUse(db)
+		testdb.ErrorIf(tb, n != 0, "%d connections are in use at the end", n)
 		check(tb, db.Close())
 	})
 	return db
@@ -114,9 +113,8 @@ func says(tb testing.TB, what string, err, want error, text string) {
 func wantPanic(tb testing.TB, want any, fn func()) {
 	tb.Helper()
 	defer func() {
-		if got := recover(); got != want {
-			tb.Errorf("the panic is %v, want %v", got, want)
-		}
+		got := recover()
+		testdb.ErrorIf(tb, got != want, "the panic is %v, want %v", got, want)
 	}()
 	fn()
 }
@@ -206,9 +204,8 @@ func count(tb testing.TB, on testdb.Queryer, query string, args ...any) (n int) 
 // wantCount fails the test unless the query counts so many.
 func wantCount(tb testing.TB, on testdb.Queryer, want int, query string) {
 	tb.Helper()
-	if n := count(tb, on, query); n != want {
-		tb.Errorf("%s: %d, want %d", query, n, want)
-	}
+	n := count(tb, on, query)
+	testdb.ErrorIf(tb, n != want, "%s: %d, want %d", query, n, want)
 }
 
 func join(tb testing.TB, tx *sql.Tx) *txlock.Scope {
@@ -255,17 +252,14 @@ func isFree(tb testing.TB, db *testdb.DB, key txlock.Key) bool {
 // wantLocked fails the test if another transaction gets the lock.
 func wantLocked(tb testing.TB, what string, db *testdb.DB, key txlock.Key) {
 	tb.Helper()
-	if isFree(tb, db, key) {
-		tb.Errorf("%s: another gets the lock of %v", what, key)
-	}
+	testdb.ErrorIf(tb, isFree(tb, db, key), "%s: another gets the lock of %v", what, key)
 }
 
 // wantHeld fails the test unless Held says so.
 func wantHeld(tb testing.TB, what string, scope *txlock.Scope, key txlock.Key, want bool) {
 	tb.Helper()
-	if _, held := scope.Held(key); held != want {
-		tb.Errorf("%s: Held says %t of %v", what, held, key)
-	}
+	_, held := scope.Held(key)
+	testdb.ErrorIf(tb, held != want, "%s: Held says %t of %v", what, held, key)
 }
 
 // wantFree fails the test unless another transaction gets the locks. It waits with a limit instead of trying: if the row of a key
@@ -496,9 +490,7 @@ func TestDriverName(t *testing.T) {
 		for how, pool := range pools {
 			t.Cleanup(func() { check(t, pool.Close()) })
 			isError(t, how, txlock.CheckGuarded(t.Context(), pool), nil)
-			if !rawsql.TakesText(pool) {
-				t.Errorf("%s: its statements would be prepared", how)
-			}
+			testdb.ErrorIf(t, !rawsql.TakesText(pool), "%s: its statements would be prepared", how)
 			key := txlock.NewFamily[string]("named", txlock.Exact()).Key(how)
 			try := func() error {
 				return locksqlc.Run(t.Context(), other, nil, func(tx *sql.Tx) error { return second(join(t, tx).TryLock(t.Context(), key)) })

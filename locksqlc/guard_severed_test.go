@@ -64,9 +64,7 @@ func TestRunAfterLostCommit(t *testing.T) {
 					if want := map[bool]int{true: 2, false: 1}[again]; calls != want || (err == nil) != again || err != nil && (!errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err)) {
 						t.Errorf("Run called fn %d times and returned %v", calls, err)
 					}
-					if (committed == 1) == shape.again {
-						t.Errorf("%d rows were committed", committed)
-					}
+					testdb.ErrorIf(t, (committed == 1) == shape.again, "%d rows were committed", committed)
 					idle(t, pool)
 					wantFree(t, db, key)
 				})
@@ -96,9 +94,8 @@ func TestAutocommitAfterDDL(t *testing.T) {
 						exec(t, tx, fill(text))
 					}
 					isError(t, fmt.Sprintf("%s, joined %t, reads %t: Commit", ddl, joined, reads), tx.Commit(), nil)
-					if n := count(t, pool, "SELECT v FROM "+c.table); n != 6 {
-						t.Errorf("%s, joined %t, reads %t: %d, want 6", ddl, joined, reads, n)
-					}
+					n := count(t, pool, "SELECT v FROM "+c.table)
+					testdb.ErrorIf(t, n != 6, "%s, joined %t, reads %t: %d, want 6", ddl, joined, reads, n)
 				}
 			}
 		}
@@ -143,13 +140,10 @@ func TestEndedByText(t *testing.T) {
 					if c.says == rolledBackBy {
 						rows = 0
 					}
-					if n := count(t, pool, "SELECT COUNT(*) FROM "+table); n != rows || calls != 1 {
-						t.Errorf("%d calls have left %d rows, want %d", calls, n, rows)
-					}
+					n := count(t, pool, "SELECT COUNT(*) FROM "+table)
+					testdb.ErrorIf(t, n != rows || calls != 1, "%d calls have left %d rows, want %d", calls, n, rows)
 					if c.says == "" { // refused by the server, which keeps the transaction open
-						if answer == nil || err != nil {
-							t.Errorf("the statement was answered by %v, the call returned %v", answer, err)
-						}
+						testdb.ErrorIf(t, answer == nil || err != nil, "the statement was answered by %v, the call returned %v", answer, err)
 						return
 					}
 					said := fmt.Sprintf(c.says, strings.ToUpper(strings.ReplaceAll(c.name, "{T}", table)))

@@ -118,9 +118,8 @@ func TestCommitWithAndBehind(t *testing.T) {
 			}
 			check(t, conn.Close())
 		}
-		if id := testdb.ConnID(t, one); id != first {
-			t.Errorf("session %d behind session %d", id, first)
-		}
+		id := testdb.ConnID(t, one)
+		testdb.ErrorIf(t, id != first, "session %d behind session %d", id, first)
 		wantCount(t, db.Admin(), 6, "SELECT COUNT(*) FROM "+table)
 	})
 }
@@ -169,9 +168,7 @@ func TestCommitWithInterrupted(t *testing.T) {
 				_ = tx.Commit() // which must not commit the change
 			}
 			n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table+" WHERE id = ?", i)
-			if (err == nil) != (n == 1) {
-				t.Errorf("%v, and %d rows", err, n)
-			}
+			testdb.ErrorIf(t, (err == nil) != (n == 1), "%v, and %d rows", err, n)
 			applied += n
 		}
 		t.Logf("%d applied, %d interrupted", applied, doomed)
@@ -197,9 +194,7 @@ func TestCommitWithRefused(t *testing.T) {
 			rows, err := tx.QueryContext(t.Context(), "SELECT 1")
 			check(t, err)
 			err = insert(tx, 1)
-			if !errors.Is(err, txlock.ErrOpenRows) || errors.Is(err, txlock.ErrUnknownOutcome) {
-				t.Errorf("while rows are open: %v", err)
-			}
+			testdb.ErrorIf(t, !errors.Is(err, txlock.ErrOpenRows) || errors.Is(err, txlock.ErrUnknownOutcome), "while rows are open: %v", err)
 			return rows.Close()
 		}))
 		check(t, lastly(t, guarded, func(_ *sql.Tx, s *txlock.Scope) error {
@@ -276,21 +271,17 @@ func sentOnce(t *testing.T, db *testdb.DB, pool *sql.DB, trips *testdb.Trips) {
 			return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET s = ? WHERE id = 1", "b"))
 		})
 		var server *mysql.MySQLError
-		if !errors.As(err, &server) || int(server.Number) != number || errors.Is(err, txlock.ErrTxDoomed) {
-			t.Errorf("%v: got %v", c, err)
-		}
-		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+seen+" WHERE n = ?", i); n != 1 {
-			t.Errorf("%v: it was executed %d times", c, n)
-		}
+		testdb.ErrorIf(t, !errors.As(err, &server) || int(server.Number) != number || errors.Is(err, txlock.ErrTxDoomed), "%v: got %v", c, err)
+		n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+seen+" WHERE n = ?", i)
+		testdb.ErrorIf(t, n != 1, "%v: it was executed %d times", c, n)
 	}
 	if before, table := trips.Count(), db.CreateTable(t, "last", "id INT PRIMARY KEY"); sharesTexts(db.Engine()) {
 		check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
 			before = trips.Count()
 			return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES (1)"))
 		}))
-		if sent := trips.Count() - before; sent != 1 {
-			t.Errorf("after all these, a last statement has %d round trips", sent)
-		}
+		sent := trips.Count() - before
+		testdb.ErrorIf(t, sent != 1, "after all these, a last statement has %d round trips", sent)
 	}
 	table := db.CreateTable(t, "last", "id INT PRIMARY KEY, s VARCHAR(99)")
 	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 'a')")
@@ -301,9 +292,7 @@ func sentOnce(t *testing.T, db *testdb.DB, pool *sql.DB, trips *testdb.Trips) {
 		}))
 		var got string
 		check(t, db.Admin().QueryRowContext(t.Context(), "SELECT s FROM "+table).Scan(&got))
-		if got != "mine!" {
-			t.Errorf("%s was %q", name, got)
-		}
+		testdb.ErrorIf(t, got != "mine!", "%s was %q", name, got)
 		db.Exec(t, "UPDATE "+table+" SET s = 'a'")
 	}
 }
@@ -505,9 +494,8 @@ func TestAfterCommitRefused(t *testing.T) {
 		killed := begin(t, pool)
 		check(t, join(t, killed).AfterCommit(never))
 		db.Kill(t, testdb.ConnID(t, killed))
-		if err := killed.Commit(); err == nil {
-			t.Error("COMMIT of a session that was killed succeeds")
-		}
+		err := killed.Commit()
+		testdb.ErrorIf(t, err == nil, "COMMIT of a session that was killed succeeds")
 	})
 }
 

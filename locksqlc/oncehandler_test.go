@@ -79,9 +79,8 @@ func wantHeaders(t *testing.T, h http.Handler, names []string, wants ...string) 
 		for _, name := range names {
 			got = append(got, fmt.Sprintf("%q", w.Header()[name]))
 		}
-		if text := strings.Join(got, " "); text != want {
-			t.Errorf("the headers are %s, want %s", text, want)
-		}
+		text := strings.Join(got, " ")
+		testdb.ErrorIf(t, text != want, "the headers are %s, want %s", text, want)
 	}
 }
 
@@ -115,9 +114,8 @@ func TestOnceHandler(t *testing.T) {
 		}
 		wantAnswer(t, "another body", request(s, "POST", key, "twenty"), 422, "already used", false)
 		wantAnswer(t, "another method", request(s, "PATCH", key, "ten"), 422, "already used", false)
-		if err := s.last.Load(); err == nil || !errors.Is(*err, txlock.ErrMismatch) {
-			t.Errorf("OnError was told %v", err)
-		}
+		err := s.last.Load()
+		testdb.ErrorIf(t, err == nil || !errors.Is(*err, txlock.ErrMismatch), "OnError was told %v", err)
 		r := httptest.NewRequest("POST", "/payments?of=me", strings.NewReader("ten"))
 		r.Header.Set("Idempotency-Key", key)
 		r.Header.Set("User-Agent", "another client")
@@ -125,9 +123,8 @@ func TestOnceHandler(t *testing.T) {
 
 		missing := request(s, "POST", "", "ten")
 		wantAnswer(t, "no key", missing, 400, "missing", false)
-		if kind := missing.Header().Get("Content-Type"); kind != "application/problem+json" {
-			t.Errorf("the content type of a problem: %q", kind)
-		}
+		kind := missing.Header().Get("Content-Type")
+		testdb.ErrorIf(t, kind != "application/problem+json", "the content type of a problem: %q", kind)
 		for _, bad := range []string{`"`, `"a`, `"a"b`, `"\x"`, " ", "ä", strings.Repeat("k", 256)} {
 			wantAnswer(t, "bad key "+bad, request(s, "POST", bad, "ten"), 400, "not valid", false)
 		}
@@ -138,9 +135,8 @@ func TestOnceHandler(t *testing.T) {
 		for call := range 2 {
 			wantAnswer(t, "GET with a key", request(s, "GET", key, ""), 201, fmt.Sprintf("in call %d", 4+call), false)
 		}
-		if n := count(t, pool, "SELECT v FROM "+table); n != 5 || s.calls.Load() != 5 {
-			t.Errorf("%d times in %d calls", n, s.calls.Load())
-		}
+		n := count(t, pool, "SELECT v FROM "+table)
+		testdb.ErrorIf(t, n != 5 || s.calls.Load() != 5, "%d times in %d calls", n, s.calls.Load())
 		idle(t, pool)
 	})
 }
@@ -188,16 +184,13 @@ func TestOnceHandlerThatFails(t *testing.T) {
 		}
 		wantAnswer(t, "deadlock", request(s, "POST", key, ""), 200, "", false)
 		wantAnswer(t, "again", request(s, "POST", key, ""), 200, "", true)
-		if n := count(t, pool, "SELECT v FROM "+table); n != 1 || s.calls.Load() != 12 {
-			t.Errorf("done %d times in %d calls", n, s.calls.Load())
-		}
+		n := count(t, pool, "SELECT v FROM "+table)
+		testdb.ErrorIf(t, n != 1 || s.calls.Load() != 12, "done %d times in %d calls", n, s.calls.Load())
 		key = uniqueKey(t, "http").String()
 		answer = func(_ http.ResponseWriter, r *http.Request) { check(t, locksqlc.TxOf(r.Context()).Commit()) }
 		wantAnswer(t, "commit", request(s, "POST", key, ""), 503, "no answer", false)
 		wantAnswer(t, "commit, again", request(s, "POST", key, ""), 500, "was carried out", false)
-		if locksqlc.TxOf(t.Context()) != nil {
-			t.Error("a context without a transaction has one")
-		}
+		testdb.ErrorIf(t, locksqlc.TxOf(t.Context()) != nil, "a context without a transaction has one")
 		idle(t, pool)
 	})
 }
@@ -232,9 +225,8 @@ func TestOnceHandlerInADeadlock(t *testing.T) {
 		}
 		wantAnswer(t, "after the deadlock", answer, 200, "", false)
 		check(t, <-won)
-		if n := count(t, pool, "SELECT v FROM "+table); n != 11 || s.calls.Load() != 2 {
-			t.Errorf("done %d times in %d calls", n-10, s.calls.Load())
-		}
+		n := count(t, pool, "SELECT v FROM "+table)
+		testdb.ErrorIf(t, n != 11 || s.calls.Load() != 2, "done %d times in %d calls", n-10, s.calls.Load())
 		idle(t, pool)
 	})
 }
@@ -256,9 +248,7 @@ func TestOnceHandlerWhileTheFirstIsOpen(t *testing.T) {
 		<-open
 		conflict := request(hasty, "POST", key, "x")
 		wantAnswer(t, "a hasty one", conflict, 409, "outstanding", false)
-		if conflict.Header().Get("Retry-After") == "" {
-			t.Errorf("the headers of a conflict: %v", conflict.Header())
-		}
+		testdb.ErrorIf(t, conflict.Header().Get("Retry-After") == "", "the headers of a conflict: %v", conflict.Header())
 		waiter := single(newPool(t, db.Config(), true))
 		id := testdb.ConnID(t, waiter)
 		go func() { all <- request(answers(waiter, table, working), "POST", key, "x") }()
@@ -267,16 +257,13 @@ func TestOnceHandlerWhileTheFirstIsOpen(t *testing.T) {
 		replays := 0
 		for range 2 {
 			w := <-all
-			if w.Code != 200 || w.Body.String() != "done" {
-				t.Errorf("%d %q", w.Code, w.Body)
-			}
+			testdb.ErrorIf(t, w.Code != 200 || w.Body.String() != "done", "%d %q", w.Code, w.Body)
 			if w.Header().Get("Idempotent-Replayed") == "true" {
 				replays++
 			}
 		}
-		if n := count(t, pool, "SELECT v FROM "+table); n != 1 || replays != 1 {
-			t.Errorf("done %d times, %d replays", n, replays)
-		}
+		n := count(t, pool, "SELECT v FROM "+table)
+		testdb.ErrorIf(t, n != 1 || replays != 1, "done %d times, %d replays", n, replays)
 		wantAnswer(t, "a hasty one later", request(hasty, "POST", key, "x"), 200, "done", true)
 	})
 }
@@ -329,12 +316,10 @@ func TestOnceHandlerLateHeaders(t *testing.T) {
 			answer, err := s.Client().Do(r)
 			check(t, err)
 			check(t, errors.Join(second(io.Copy(io.Discard, answer.Body)), answer.Body.Close()))
-			if kind, place := answer.Header.Get("Content-Type"), answer.Header.Get("Location"); kind != "text/early" || place != "" {
-				t.Errorf("again=%t: the headers are %q and %q", again, kind, place)
-			}
-			if late := answer.Trailer.Get("Late"); !again && late != "trailer" {
-				t.Errorf("the trailer is %q", late)
-			}
+			kind, place := answer.Header.Get("Content-Type"), answer.Header.Get("Location")
+			testdb.ErrorIf(t, kind != "text/early" || place != "", "again=%t: the headers are %q and %q", again, kind, place)
+			late := answer.Trailer.Get("Late")
+			testdb.ErrorIf(t, !again && late != "trailer", "the trailer is %q", late)
 		}
 	})
 }
@@ -360,9 +345,8 @@ func TestOnceHandlerOfAForm(t *testing.T) {
 		}
 		wantAnswer(t, "again", upload(t, s, key, large), 201, "kept", true)
 		wantAnswer(t, "another file", upload(t, s, key, "b"), 422, "already used", false)
-		if n := s.calls.Load(); n != 1 {
-			t.Errorf("%d calls", n)
-		}
+		n := s.calls.Load()
+		testdb.ErrorIf(t, n != 1, "%d calls", n)
 	})
 }
 
@@ -404,9 +388,8 @@ func TestOnceHandlerWithoutTheBody(t *testing.T) {
 		r.Header.Set("Idempotency-Key", uniqueKey(t, "http").String())
 		check(t, r.ParseForm())
 		wantAnswer(t, "a form that was parsed", serve(s, r), 500, "Nothing was done", false)
-		if err := s.last.Load(); err == nil || !strings.Contains((*err).Error(), "was read before") {
-			t.Errorf("told %v", err)
-		}
+		err := s.last.Load()
+		testdb.ErrorIf(t, err == nil || !strings.Contains((*err).Error(), "was read before"), "told %v", err)
 	})
 }
 
@@ -467,9 +450,7 @@ func TestOnceHandlerStatuses(t *testing.T) {
 // wantOnce fails the test unless a call of Once has returned this.
 func wantOnce(t *testing.T, what string, first bool, err error, want bool, wantErr error) {
 	t.Helper()
-	if first != want || !errors.Is(err, wantErr) {
-		t.Errorf("%s: %t, %v, want %t, %v", what, first, err, want, wantErr)
-	}
+	testdb.ErrorIf(t, first != want || !errors.Is(err, wantErr), "%s: %t, %v, want %t, %v", what, first, err, want, wantErr)
 }
 
 // TestOnce: fn is called until one call has committed.
@@ -495,9 +476,8 @@ func TestOnce(t *testing.T) {
 		first, err = locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error { calls++; return nil }, txlock.Fingerprint([]byte("two")))
 		wantOnce(t, "another request", first, err, false, txlock.ErrMismatch)
 		idle(t, pool)
-		if n := count(t, pool, "SELECT v FROM "+table); n != 1 || calls != 3 {
-			t.Errorf("done %d times in %d calls", n, calls)
-		}
+		n := count(t, pool, "SELECT v FROM "+table)
+		testdb.ErrorIf(t, n != 1 || calls != 3, "done %d times in %d calls", n, calls)
 	})
 }
 
@@ -516,9 +496,7 @@ func TestWhoIsNotTheFirstWrites(t *testing.T) {
 			before := seals()
 			first, err := locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error { return nil })
 			wantOnce(t, "Once", first, err, want, nil)
-			if !first && seals() == before {
-				t.Error("who isn't the first has written nothing")
-			}
+			testdb.ErrorIf(t, !first && seals() == before, "who isn't the first has written nothing")
 		}
 	})
 }
@@ -533,17 +511,14 @@ func TestOnceOfAnExpiredKey(t *testing.T) {
 		for range 8 {
 			wg.Go(func() {
 				first, err := locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error { return nil })
-				if err != nil {
-					t.Error(err)
-				}
+				testdb.ErrorIf(t, err != nil, "%v", err)
 				if first {
 					firsts.Add(1)
 				}
 			})
 		}
 		wg.Wait()
-		if n := firsts.Load(); n != 1 {
-			t.Errorf("%d are the first", n)
-		}
+		n := firsts.Load()
+		testdb.ErrorIf(t, n != 1, "%d are the first", n)
 	})
 }

@@ -150,9 +150,8 @@ func TestOpenerStaysPrepared(t *testing.T) {
 		prepared := func() int { return sessionStatus(t, pool, "Com_stmt_prepare") }
 		check(t, txlock.Ensure(t.Context(), db.Admin(), key))
 		runs(t, pool, table, key, 4)
-		if n := prepared(); n != 0 {
-			t.Errorf("%d statements are prepared at once", n)
-		}
+		n := prepared()
+		testdb.ErrorIf(t, n != 0, "%d statements are prepared at once", n)
 		runs(t, pool, table, key, 1)
 		before := trips.Count()
 		token := runs(t, pool, table, key, 20)
@@ -162,9 +161,8 @@ func TestOpenerStaysPrepared(t *testing.T) {
 		if n := prepared(); n != 1 {
 			t.Errorf("%d statements were prepared", n)
 		}
-		if behind := time.Now().UnixMicro() - int64(token); behind < 0 || behind > time.Hour.Microseconds() {
-			t.Errorf("the token is %d us behind the clock", behind)
-		}
+		behind := time.Now().UnixMicro() - int64(token)
+		testdb.ErrorIf(t, behind < 0 || behind > time.Hour.Microseconds(), "the token is %d us behind the clock", behind)
 		wantCount(t, db.Admin(), 25, "SELECT COUNT(*) FROM "+table)
 		before = trips.Count()
 		for i := range 20 { // the first lock of a key is another opener
@@ -193,9 +191,7 @@ func TestOpenersStayFew(t *testing.T) {
 				}
 			}
 			prepared := sessionStatus(t, pool, "Com_stmt_prepare")
-			if prepared != most {
-				t.Errorf("%d statements were prepared, want %d", prepared, most)
-			}
+			testdb.ErrorIf(t, prepared != most, "%d statements were prepared, want %d", prepared, most)
 		}
 	})
 }
@@ -258,9 +254,7 @@ func TestOpenerIsIndifferentToModes(t *testing.T) {
 			exec(t, pool, "SET SESSION sql_mode = '"+mode+"'")
 			runs(t, pool, table, uniqueKey(t, "new under "+mode), 1)
 			token := runs(t, pool, table, key, 2)
-			if token <= last {
-				t.Errorf("under %q: token %d after %d", mode, token, last)
-			}
+			testdb.ErrorIf(t, token <= last, "under %q: token %d after %d", mode, token, last)
 			last = token
 			cfg := db.Config()
 			cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"}
@@ -294,8 +288,6 @@ func TestCommitWithElsewhere(t *testing.T) {
 			}))
 		}
 		here, there := count(t, db.Admin(), "SELECT n FROM elsewhere"), count(t, other.Admin(), "SELECT n FROM elsewhere")
-		if here != 16 || there != 2 {
-			t.Errorf("%d here, want 16, and %d there, want 2", here, there)
-		}
+		testdb.ErrorIf(t, here != 16 || there != 2, "%d here, want 16, and %d there, want 2", here, there)
 	})
 }

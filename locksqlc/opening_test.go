@@ -36,9 +36,8 @@ func onBegun(t *testing.T, options *sql.TxOptions, test func(t *testing.T, b *be
 		b.conn = takeConn(t, newPool(t, db.AdminConfig(count), true))
 		before := trips.Count()
 		b.tx = begin(t, b.conn, options)
-		if n := trips.Count() - before; n != 0 {
-			t.Errorf("BeginTx has %d round trips", n)
-		}
+		n := trips.Count() - before
+		testdb.ErrorIf(t, n != 0, "BeginTx has %d round trips", n)
 		test(t, b)
 		exec(t, b.conn, "SET TRANSACTION READ WRITE") // refused inside a transaction
 	})
@@ -101,9 +100,8 @@ func TestOptimisticEnd(t *testing.T) {
 			for range 3 { // of a new key, and of one with a row
 				check(t, locksqlc.Optimistic(t.Context(), pool, key, write))
 			}
-			if n := rows() - before; n != 3 {
-				t.Errorf("%d rows, want 3", n)
-			}
+			n := rows() - before
+			testdb.ErrorIf(t, n != 3, "%d rows, want 3", n)
 			cancelled, cancel := context.WithCancel(t.Context())
 			holder := holding(t, pool, key)
 			err := locksqlc.Optimistic(cancelled, pool, key, func(tx *sql.Tx) error {
@@ -114,9 +112,7 @@ func TestOptimisticEnd(t *testing.T) {
 				}()
 				return write(tx)
 			})
-			if !errors.Is(err, context.Canceled) || txlock.Retryable(err) {
-				t.Errorf("cancelled while it waits to commit: %v", err)
-			}
+			testdb.ErrorIf(t, !errors.Is(err, context.Canceled) || txlock.Retryable(err), "cancelled while it waits to commit: %v", err)
 			check(t, holder.Rollback())
 			wantFree(t, db, key)
 			if n := rows() - before; n != 3 {
@@ -138,9 +134,8 @@ func TestBeginTxEndsATransaction(t *testing.T) {
 				exec(t, conn, query)
 			}
 			check(t, begin(t, conn).Rollback())
-			if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != i+1 {
-				t.Errorf("%s: %d rows are committed by BeginTx, want %d", first, n, i+1)
-			}
+			n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table)
+			testdb.ErrorIf(t, n != i+1, "%s: %d rows are committed by BeginTx, want %d", first, n, i+1)
 		}
 	})
 }
@@ -254,9 +249,8 @@ func (o *opening) goesOn(t *testing.T, level sql.IsolationLevel) {
 	before := count(t, o.tx, all)
 	wantCount(t, o.db.Admin(), 0, all)
 	o.db.Exec(t, "INSERT INTO "+o.table+" VALUES (2)")
-	if seen := count(t, o.tx, all) > before; seen != (level == sql.LevelReadCommitted) {
-		t.Errorf("it sees what was committed since: %t, at the wrong level", seen)
-	}
+	seen := count(t, o.tx, all) > before
+	testdb.ErrorIf(t, seen != (level == sql.LevelReadCommitted), "it sees what was committed since: %t, at the wrong level", seen)
 	wantLocked(t, "the lock doesn't exclude", o.db, o.free)
 	check(t, o.tx.Commit())
 	wantCount(t, o.db.Admin(), 2, all)
@@ -325,9 +319,8 @@ func TestOpeningIsInterrupted(t *testing.T) {
 	onOpenings(t, nil, func(t *testing.T, o *opening) {
 		answered := o.db.Waiting(t, o.id, func() error { return second(o.Lock(t.Context(), o.busy)) })
 		o.db.Exec(t, fmt.Sprintf("KILL QUERY %d", o.id))
-		if err := <-answered; number(err) != 1317 || errors.Is(err, txlock.ErrTxDoomed) {
-			t.Errorf("Lock: %v, want 1317", err)
-		}
+		err := <-answered
+		testdb.ErrorIf(t, number(err) != 1317 || errors.Is(err, txlock.ErrTxDoomed), "Lock: %v, want 1317", err)
 		o.goesOn(t, sql.LevelRepeatableRead)
 	})
 }
@@ -337,9 +330,8 @@ func TestOpeningReadOnly(t *testing.T) {
 	readOnly := func(t *testing.T, o *opening) {
 		wants(t, second(o.Lock(t.Context(), o.free)), txlock.ErrReadOnly, 1792)
 		wantCount(t, o.tx, 7, "SELECT 7")
-		if _, err := o.tx.ExecContext(t.Context(), "UPDATE lockstep_locks SET token = 0"); number(err) != 1792 {
-			t.Errorf("a write: %v, want 1792", err)
-		}
+		_, err := o.tx.ExecContext(t.Context(), "UPDATE lockstep_locks SET token = 0")
+		testdb.ErrorIf(t, number(err) != 1792, "a write: %v, want 1792", err)
 		check(t, o.tx.Commit())
 		o.closed(t)
 	}
@@ -377,9 +369,8 @@ func TestOpeningIsTheVictim(t *testing.T) {
 		exec(t, o.holder, "INSERT INTO "+o.table+" WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) SELECT i FROM n")
 		answered := o.db.Waiting(t, o.id, func() error { return second(o.LockAll(t.Context(), first, last)) })
 		exec(t, o.holder, "SELECT 1 FROM lockstep_locks WHERE name = ? FOR UPDATE", []byte(first.String()))
-		if err := <-answered; !errors.Is(err, txlock.ErrDeadlock) || !txlock.Retryable(err) {
-			t.Errorf("LockAll: %v, want ErrDeadlock", err)
-		}
+		err := <-answered
+		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrDeadlock) || !txlock.Retryable(err), "LockAll: %v, want ErrDeadlock", err)
 		wantDoomed(t, "the next statement", second(o.tx.ExecContext(t.Context(), "SELECT 1")), 1213)
 		wantDoomed(t, "Commit", o.tx.Commit(), 1213)
 		o.closed(t)
@@ -390,9 +381,7 @@ func TestOpeningIsTheVictim(t *testing.T) {
 func TestOpeningIsCancelled(t *testing.T) {
 	onOpenings(t, nil, func(t *testing.T, o *opening) {
 		err := cancelled(t, o.db, o.id, func(ctx context.Context) error { return second(o.LockAll(ctx, o.free, o.busy)) })
-		if !errors.Is(err, context.Canceled) || !errors.Is(err, txlock.ErrTxDoomed) {
-			t.Errorf("LockAll: %v, want the end of the context", err)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, context.Canceled) || !errors.Is(err, txlock.ErrTxDoomed), "LockAll: %v, want the end of the context", err)
 		o.db.WaitGone(t, o.id)
 		wantFree(t, o.db, o.free)
 		isError(t, "Commit", o.tx.Commit(), txlock.ErrTxDoomed)
@@ -413,9 +402,8 @@ func TestOpeningIsKilled(t *testing.T) {
 				}
 				answered := o.db.Waiting(t, o.id, func() error { return second(o.Lock(t.Context(), o.busy)) })
 				o.db.Kill(t, o.id)
-				if err := <-answered; !errors.Is(err, txlock.ErrTxDoomed) && number(err) == 0 {
-					t.Errorf("Lock: %v", err)
-				}
+				err := <-answered
+				testdb.ErrorIf(t, !errors.Is(err, txlock.ErrTxDoomed) && number(err) == 0, "Lock: %v", err)
 				o.db.WaitGone(t, o.id)
 				o.over(t)
 			})
@@ -426,8 +414,7 @@ func TestOpeningIsKilled(t *testing.T) {
 // over fails the test unless the transaction is doomed, and could be run again.
 func (o *opening) over(t *testing.T) {
 	t.Helper()
-	if _, err := o.tx.ExecContext(t.Context(), "SELECT 1"); err == nil {
-		t.Error("the next statement succeeded")
-	}
+	_, err := o.tx.ExecContext(t.Context(), "SELECT 1")
+	testdb.ErrorIf(t, err == nil, "the next statement succeeded")
 	wantOver(t, "Commit", o.tx.Commit(), true)
 }

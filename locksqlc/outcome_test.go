@@ -331,9 +331,7 @@ func TestLostReplyOfCommit(t *testing.T) {
 						n = count(t, db.Admin(), "SELECT COUNT(*) FROM "+table)
 						return n == want
 					})
-					if n != want {
-						t.Errorf("%d rows were committed, want %d", n, want)
-					}
+					testdb.ErrorIf(t, n != want, "%d rows were committed, want %d", n, want)
 				})
 			}
 		}

@@ -45,9 +45,8 @@ func keysOf(t *testing.T) []txlock.Key {
 // idle fails the test if a connection is still in use when a call has returned.
 func idle(t *testing.T, pool *sql.DB) {
 	t.Helper()
-	if n := pool.Stats().InUse; n != 0 {
-		t.Errorf("%d connections are in use when the call has returned", n)
-	}
+	n := pool.Stats().InUse
+	testdb.ErrorIf(t, n != 0, "%d connections are in use when the call has returned", n)
 }
 
 // numbers is a table of one row, whose number is 0.
@@ -73,10 +72,16 @@ func TestRunRollsBack(t *testing.T) {
 		do := func(end func() error) error {
 			return locksqlc.Do(t.Context(), pool, keys[0], func(ctx context.Context) error { calls++; working = ctx; return end() })
 		}
-		for _, call := range []func(end func() error) error{run, do} {
-			if err := call(func() error { return no }); !errors.Is(err, no) || errors.Is(err, txlock.ErrLost) {
-				t.Errorf("%v, want the error of the function", err)
-			}
+		tryDo := func(end func() error) error {
+			return locksqlc.TryDo(t.Context(), pool, keys[2], func(context.Context) error {
+				calls++
+				wantLocked(t, "TryDo", db, keys[2])
+				return end()
+			})
+		}
+		for _, call := range []func(end func() error) error{run, do, tryDo} {
+			err := call(func() error { return no })
+			testdb.ErrorIf(t, !errors.Is(err, no) || errors.Is(err, txlock.ErrLost), "%v, want the error of the function", err)
 			idle(t, pool)
 			wantFree(t, db, keys...)
 			wantPanic(t, "out of paper", func() { _ = call(func() error { panic("out of paper") }) })
@@ -88,15 +93,11 @@ func TestRunRollsBack(t *testing.T) {
 			idle(t, pool)
 			wantFree(t, db, keys...)
 		}
-		if working.Err() == nil {
-			t.Error("the context of a function goes on behind it")
-		}
-		if n := count(t, pool, "SELECT v FROM "+table); n != 0 || calls != 6 {
-			t.Errorf("after %d calls that failed the number is %d", calls, n)
-		}
-		if now := testdb.ConnID(t, pool); now != id {
-			t.Errorf("the pool has connection %d instead of %d, which was good", now, id)
-		}
+		testdb.ErrorIf(t, working.Err() == nil, "the context of a function goes on behind it")
+		n := count(t, pool, "SELECT v FROM "+table)
+		testdb.ErrorIf(t, n != 0 || calls != 9, "after %d calls that failed the number is %d", calls, n)
+		now := testdb.ConnID(t, pool)
+		testdb.ErrorIf(t, now != id, "the pool has connection %d instead of %d, which was good", now, id)
 	})
 }
 
@@ -124,9 +125,7 @@ func TestRunRetriesDeadlock(t *testing.T) {
 					}
 					return fmt.Errorf("no sale: %w", err)
 				})
-				if err != nil || calls != 2 {
-					t.Errorf("%s called fn %d times and returned %v, want twice and success", name, calls, err)
-				}
+				testdb.ErrorIf(t, err != nil || calls != 2, "%s called fn %d times and returned %v, want twice and success", name, calls, err)
 				idle(t, pool)
 				wantCount(t, pool, 200, "SELECT SUM(v) FROM "+c.table+" WHERE id IN (1, 2)")
 				wantCount(t, pool, 1, "SELECT COUNT(*) FROM "+c.table+" WHERE id > 1000")
@@ -148,9 +147,7 @@ func TestRunConfirms(t *testing.T) {
 			_ = c.lose(t, tx)
 			return nil
 		})
-		if !errors.Is(err, txlock.ErrTxDoomed) || calls != 1 {
-			t.Errorf("Run called fn %d times and returned %v, want once and ErrTxDoomed", calls, err)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrTxDoomed) || calls != 1, "Run called fn %d times and returned %v, want once and ErrTxDoomed", calls, err)
 		idle(t, pool)
 		wantCount(t, pool, 0, "SELECT COUNT(*) FROM "+c.table+" WHERE id > 1000")
 	})
@@ -202,9 +199,7 @@ func (c *crossing) runsOnce(t *testing.T, pool *sql.DB, locks bool, fn func(tx *
 		exec(t, tx, "INSERT INTO "+c.table+" VALUES (1001, 1)")
 		return fn(tx)
 	})
-	if calls != 1 {
-		t.Errorf("Run called fn %d times", calls)
-	}
+	testdb.ErrorIf(t, calls != 1, "Run called fn %d times", calls)
 	wantOver(t, "Run", err, false)
 	idle(t, pool)
 	wantFree(t, c.db, keys...)
@@ -215,9 +210,7 @@ func (c *crossing) lose(t *testing.T, tx *sql.Tx) error {
 	t.Helper()
 	exec(t, tx, "UPDATE "+c.table+" SET v = 1 WHERE id = 1")
 	err := c.answerTo(t, tx, "UPDATE "+c.table+" SET v = 1 WHERE id = 2")
-	if number(err) != 1213 {
-		t.Errorf("the statement was answered %v, want the deadlock", err)
-	}
+	testdb.ErrorIf(t, number(err) != 1213, "the statement was answered %v, want the deadlock", err)
 	return err
 }
 
@@ -293,12 +286,9 @@ func TestRunRefuses(t *testing.T) {
 		}
 		isError(t, name+" after the end of its context", run(ended, db, txlock.Named("key"), true), context.Canceled)
 	}
-	if _, _, err := locksqlc.OnceValue[int](t.Context(), db, txlock.Named("key"), nil); err == nil {
-		t.Error("OnceValue of nil succeeds")
-	}
-	if begun.begun != 0 {
-		t.Errorf("%d transactions were begun", begun.begun)
-	}
+	_, _, err := locksqlc.OnceValue[int](t.Context(), db, txlock.Named("key"), nil)
+	testdb.ErrorIf(t, err == nil, "OnceValue of nil succeeds")
+	testdb.ErrorIf(t, begun.begun != 0, "%d transactions were begun", begun.begun)
 }
 
 // TestRunOptions runs at READ COMMITTED, where plain reads see what others commit.
@@ -310,9 +300,8 @@ func TestRunOptions(t *testing.T) {
 			err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
 				wantCount(t, tx, 0, "SELECT v FROM "+table)
 				db.Exec(t, "UPDATE "+table+" SET v = 5")
-				if n := count(t, tx, "SELECT v FROM "+table); n != want {
-					t.Errorf("read %d at %v, want %d", n, level, want)
-				}
+				n := count(t, tx, "SELECT v FROM "+table)
+				testdb.ErrorIf(t, n != want, "read %d at %v, want %d", n, level, want)
 				return nil
 			}, &sql.TxOptions{Isolation: level})
 			check(t, err)
@@ -354,17 +343,15 @@ func TestSessionVariablesStay(t *testing.T) {
 					if _, err := verb(t.Context(), key); err != nil && !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, txlock.ErrWaitTimeout) && !errors.Is(err, txlock.ErrUpgrade) {
 						t.Errorf("the lock of %v: %v", key, err)
 					}
-					if after := variables(tx); after != before {
-						t.Errorf("within the transaction the variables are %s after the lock of %v, %s before", after, key, before)
-					}
+					after := variables(tx)
+					testdb.ErrorIf(t, after != before, "within the transaction the variables are %s after the lock of %v, %s before", after, key, before)
 				}
 				return nil
 			})
 			check(t, err)
 		}
-		if after := variables(pool); after != before || testdb.ConnID(t, pool) != id {
-			t.Errorf("the variables are %s, %s before", after, before)
-		}
+		after := variables(pool)
+		testdb.ErrorIf(t, after != before || testdb.ConnID(t, pool) != id, "the variables are %s, %s before", after, before)
 	})
 }
 
@@ -381,9 +368,8 @@ func restoresAfterDeadlock(t *testing.T, db *testdb.DB, pool *sql.DB) (before, n
 	scope := join(t, tx)
 	isError(t, "the bounded wait", c.meets(t, before, func() error { return second(scope.WaitAtMost(30*time.Second).Lock(t.Context(), made)) }), txlock.ErrDeadlock)
 	_ = tx.Rollback() // the transaction is over
-	if is := count(t, pool, variable); is != was {
-		t.Errorf("innodb_lock_wait_timeout is %d for the next user of the connection, %d before", is, was)
-	}
+	is := count(t, pool, variable)
+	testdb.ErrorIf(t, is != was, "innodb_lock_wait_timeout is %d for the next user of the connection, %d before", is, was)
 	return before, testdb.ConnID(t, pool)
 }
 

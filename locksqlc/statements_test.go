@@ -169,9 +169,8 @@ func TestTrips(t *testing.T) {
 						before = trips.Count()
 						check(t, v.run(t.Context(), pool, key, write))
 					}
-					if sent := trips.Since(before); len(sent) != want {
-						t.Errorf("%s: %d round trips, want %d: %q", v.name, len(sent), want, sent)
-					}
+					sent := trips.Since(before)
+					testdb.ErrorIf(t, len(sent) != want, "%s: %d round trips, want %d: %q", v.name, len(sent), want, sent)
 				}
 			})
 		}
@@ -210,9 +209,8 @@ func TestOptimisticWithoutItsEnd(t *testing.T) {
 			}))
 			version, err := txlock.ReadVersion(t.Context(), pool, key)
 			check(t, err)
-			if n := count(t, db.Admin(), "SELECT v FROM "+table); runs != 1 || n != 1 || version == 0 {
-				t.Errorf("without %s: %d runs, %d updates, version %d", name, runs, n, version)
-			}
+			n := count(t, db.Admin(), "SELECT v FROM "+table)
+			testdb.ErrorIf(t, runs != 1 || n != 1 || version == 0, "without %s: %d runs, %d updates, version %d", name, runs, n, version)
 		}
 	})
 }
@@ -233,9 +231,8 @@ func TestTripsOfABusyKey(t *testing.T) {
 		id, tx := testdb.ConnID(t, conn), begin(t, conn)
 		scope, before := join(t, tx), trips.Count()
 		isError(t, "TryLock of a key that is held", second(scope.TryLock(t.Context(), key)), txlock.ErrBusy)
-		if n := trips.Count() - before; n != 1 {
-			t.Errorf("a try took %d round trips, want 1", n)
-		}
+		n := trips.Count() - before
+		testdb.ErrorIf(t, n != 1, "a try took %d round trips, want 1", n)
 		check(t, errors.Join(scope.Verify(t.Context()), tx.Rollback()))
 
 		tx = begin(t, conn)
@@ -373,46 +370,10 @@ func TestRunOnDeadConnections(t *testing.T) {
 // answered is the server's error of a number.
 func answered(number uint16) error { return &mysql.MySQLError{Number: number} }
 
-// TestGoSideIsSmall limits what Join and Lock add to an empty transaction, far above BenchmarkGoSide: the race detector is slow.
+// TestGoSideIsSmall: Join and Lock add 15 allocations at most to an empty transaction.
 func TestGoSideIsSmall(t *testing.T) {
 	pool := stubPool(t)
-	const rounds = 2000
-	allocations := func(lock bool) float64 { return testing.AllocsPerRun(rounds, func() { lockOnce(t, pool, lock) }) }
-	if added := allocations(true) - allocations(false); added > 15 {
-		t.Errorf("Join and Lock allocate %.0f times", added)
-	}
-	// The quickest of many short turns counts: in the others another process may have had
-	// the processor.
-	cost := func(lock bool) time.Duration {
-		const turns = 100
-		quickest := time.Hour
-		for range turns {
-			began := time.Now()
-			for range rounds / turns {
-				lockOnce(t, pool, lock)
-			}
-			quickest = min(quickest, time.Since(began)*turns/rounds)
-		}
-		return quickest
-	}
-	cost(true)
-	if added := cost(true) - cost(false); added > 500*time.Microsecond {
-		t.Errorf("Join and Lock take %v", added)
-	}
-}
-
-// BenchmarkGoSide measures Join and Lock without a server, and the transaction around them alone.
-func BenchmarkGoSide(b *testing.B) {
-	for _, c := range []struct {
-		name string
-		lock bool
-	}{{"begin-lock-commit", true}, {"begin-commit", false}} {
-		b.Run(c.name, func(b *testing.B) {
-			pool := stubPool(b)
-			b.ReportAllocs()
-			for b.Loop() {
-				lockOnce(b, pool, c.lock)
-			}
-		})
-	}
+	allocations := func(lock bool) float64 { return testing.AllocsPerRun(2000, func() { lockOnce(t, pool, lock) }) }
+	added := allocations(true) - allocations(false)
+	testdb.ErrorIf(t, added > 15, "Join and Lock allocate %.0f times", added)
 }
