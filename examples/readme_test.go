@@ -24,8 +24,8 @@ var compiledCode = []string{
 	"../locksqlc/example_test.go", "../lockgorm/example_test.go", "../txlock/lease/example_test.go", "../txlock/namespace_test.go",
 	"../txlock/quorum/example_test.go", "../txlock/job/example_test.go", "../txlock/elect/example_test.go", "../lockhttp/example_test.go",
 	"../contrib/gocron/example_test.go", "../contrib/cron/example_test.go",
-	"../contrib/recipes/asynq_test.go", "../contrib/recipes/river_test.go", "../contrib/recipes/sales_test.go", "../contrib/recipes/bun_test.go",
-	"wired/wired_test.go", "wired/locks.go", "../contrib/recipes/newrelic_test.go", "../contrib/recipes/probes_test.go", "../tests/managed_test.go",
+	"../contrib/recipes/asynq_test.go", "../contrib/recipes/river_test.go", "../contrib/recipes/sales_test.go",
+	"wired/wired_test.go", "wired/locks.go", "../contrib/recipes/probes_test.go", "../tests/managed_test.go",
 	"stocktest/stock.go", "stocktest/kit_test.go", "../txlock/locktest/example_test.go", "metrics/service.go", "migrate/migrate.go",
 }
 
@@ -37,8 +37,7 @@ var shown = []string{"../README.md", "../docs/quickstart.md"}
 
 var goBlock = regexp.MustCompile("(?s)```go( file=\\S+| part)?\n(.*?)```")
 
-// TestReadmeCodeIsCompiled finds every Go block of the README and of docs in these files,
-// white space apart. The blocks of tutorials are followed by tests/doctest.
+// TestReadmeCodeIsCompiled finds every Go block of the README and of docs in these files, white space apart.
 func TestReadmeCodeIsCompiled(t *testing.T) {
 	space := regexp.MustCompile(`\s+`)
 	compiled := ""
@@ -47,8 +46,7 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 	}
 	pages := []string{"../README.md"}
 	for _, pattern := range []string{"../docs/*.md", "../docs/*/*.md"} {
-		found, err := filepath.Glob(pattern)
-		check(t, err)
+		found := leasetest.Got(filepath.Glob(pattern))(t)
 		pages = append(pages, found...)
 	}
 	blocks := 0
@@ -75,8 +73,7 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 
 var fileBlock = regexp.MustCompile("(?s)```\\w+ file=(\\S+)\n(.*?)```")
 
-// TestReadmeIsItsFiles compares the programs of the README and the quickstart with the files
-// that TestStart runs.
+// TestReadmeIsItsFiles compares the programs of the README and the quickstart with the files that TestStart runs.
 func TestReadmeIsItsFiles(t *testing.T) {
 	texts := map[string]string{}
 	for _, page := range shown {
@@ -100,8 +97,7 @@ func TestReadmeIsItsFiles(t *testing.T) {
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	check(t, err)
+	text := leasetest.Got(os.ReadFile(file))(t)
 	return string(text)
 }
 
@@ -133,8 +129,7 @@ func TestStart(t *testing.T) {
 	})
 }
 
-// TestGrants runs the GRANTs of docs/how-to/install.md, which are all that a program
-// needs.
+// TestGrants runs the GRANTs of docs/how-to/install.md, which are all that a program needs.
 func TestGrants(t *testing.T) {
 	t.Parallel()
 	block := regexp.MustCompile("(?s)```sql\n(.*?)```").FindStringSubmatch(read(t, "../docs/how-to/install.md"))

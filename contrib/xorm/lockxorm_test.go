@@ -20,13 +20,12 @@ var pieces = txlock.NewFamily[int64]("xorm")
 var check, wants = leasetest.Must, leasetest.Wants
 
 // TestJoin proves that an engine which is opened by name has a guarded pool, that the lock of a
-// session excludes until its Commit, and what Join refuses. That no sale is lost is recipes.TestXORM's.
+// session excludes until its Commit, and what Join refuses. That no sale is lost is recipes.TestSales's.
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		ctx, server := t.Context(), testdb.Open(t, engine)
-		db, err := xorm.NewEngine(locksqlc.DriverName, server.DSN())
-		check(t, err)
+		db := leasetest.Got(xorm.NewEngine(locksqlc.DriverName, server.DSN()))(t)
 		t.Cleanup(func() { check(t, db.Close()) })
 		check(t, txlock.CheckGuarded(ctx, db.DB().DB))
 		session := db.NewSession().Context(ctx)
@@ -38,15 +37,12 @@ func TestJoin(t *testing.T) {
 		}
 		refused("before Begin")
 		check(t, session.Begin())
-		locks, err := lockxorm.Join(ctx, session)
-		check(t, err)
-		_, err = locks.Lock(ctx, pieces.Key(1))
-		check(t, err)
+		locks := leasetest.Got(lockxorm.Join(ctx, session))(t)
+		leasetest.Got(locks.Lock(ctx, pieces.Key(1)))(t)
 		another := func() error {
 			return locksqlc.Run(ctx, db.DB().DB, nil, func(tx *sql.Tx) error {
-				locks, err := locksqlc.Join(ctx, tx)
-				check(t, err)
-				_, err = locks.TryLock(ctx, pieces.Key(1))
+				locks := leasetest.Got(locksqlc.Join(ctx, tx))(t)
+				_, err := locks.TryLock(ctx, pieces.Key(1))
 				return err
 			})
 		}
