@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"log"
-	"net/http"
 
 	"github.com/dca00107/lockstep/schema"
 )
@@ -33,15 +32,6 @@ func ExampleCheck() {
 	case err != nil:
 		log.Fatal(err) // each finding has its remedy
 	}
-}
-
-// A readiness probe answers whether locks would hold.
-func ExampleAdvisory() {
-	http.HandleFunc("/ready", func(w http.ResponseWriter, r *http.Request) {
-		if err := schema.Check(r.Context(), db); err != nil && !schema.Advisory(err) {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		}
-	})
 }
 
 // Shared leases can't work on a multi-primary cluster.

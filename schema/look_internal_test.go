@@ -23,8 +23,7 @@ func TestConstraintsOf(t *testing.T) {
 	}
 }
 
-// TestSessionsOfAGateway: statements of one connection may reach several sessions of Vitess, and of
-// nothing else.
+// TestSessionsOfAGateway: statements of one connection may reach several sessions of Vitess, and of nothing else.
 func TestSessionsOfAGateway(t *testing.T) {
 	t.Parallel()
 	w := witness{sessions: []uint64{1, 2}, ids: []string{"a", "b"}}

@@ -168,8 +168,7 @@ var (
 	errArguments = &mysql.MySQLError{Number: 1318, Message: "Incorrect number of arguments"}
 )
 
-// TestCheckFindsProxies plays proxies. Those that the statements really go through are in
-// module tests.
+// TestCheckFindsProxies plays proxies. Those that the statements really go through are in module tests.
 func TestCheckFindsProxies(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 )
@@ -176,10 +177,8 @@ const countProcedures = "SELECT COUNT(*) FROM information_schema.routines WHERE 
 // that each procedure is dropped before it is made.
 func TestProceduresOfFile(t *testing.T) {
 	t.Parallel()
-	text, err := fs.ReadFile(schema.FS, "mysql/0005_procedures.sql")
-	check(t, err)
-	got, err := schema.Procedures()
-	check(t, err)
+	text := leasetest.Got(fs.ReadFile(schema.FS, "mysql/0005_procedures.sql"))(t)
+	got := leasetest.Got(schema.Procedures())(t)
 	equal(t, "statements, two for each procedure", len(got), 2*len(procedures))
 	for i := 0; i+1 < len(got); i += 2 {
 		name, ok := strings.CutPrefix(got[i], "DROP PROCEDURE IF EXISTS ")
@@ -267,8 +266,7 @@ func besideCaller(t *testing.T, db *testdb.DB) {
 	t.Helper()
 	db.Exec(t, "DROP PROCEDURE lockstep_version_1")
 	db.Exec(t, "CREATE PROCEDURE lockstep_version_1() SELECT 'of another version'")
-	tx, err := db.Admin().BeginTx(t.Context(), nil)
-	check(t, err)
+	tx := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(t)
 	defer func() { _ = tx.Rollback() }()
 	check(t, second(tx.ExecContext(t.Context(), "CALL lockstep_version_1()")))
 	install(t, db)
@@ -284,8 +282,7 @@ func atOnce(t *testing.T, db *testdb.DB) {
 	for _, name := range procedures {
 		db.Exec(t, "DROP PROCEDURE "+name)
 	}
-	text, err := fs.ReadFile(schema.FS, "mysql/0005_procedures.sql")
-	check(t, err)
+	text := leasetest.Got(fs.ReadFile(schema.FS, "mysql/0005_procedures.sql"))(t)
 	several := db.ConnectAdmin(t, func(c *mysql.Config) { c.MultiStatements = true })
 	check(t, second(several.ExecContext(t.Context(), string(text))))
 	demand(t, schema.Check(t.Context(), db.Admin()), nil)

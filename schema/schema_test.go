@@ -108,12 +108,10 @@ func TestInstall(t *testing.T) {
 	})
 }
 
-// besideHolder proves that to install again waits for nobody who holds a lock, and so lets
-// nobody wait.
+// besideHolder proves that to install again waits for nobody who holds a lock, and so lets nobody wait.
 func besideHolder(t *testing.T, db *testdb.DB) {
 	t.Helper()
-	tx, err := db.Admin().BeginTx(t.Context(), nil)
-	check(t, err)
+	tx := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(t)
 	defer func() { _ = tx.Rollback() }()
 	check(t, second(tx.ExecContext(t.Context(), "UPDATE lockstep_centers SET token = 1 WHERE slot = 40000")))
 	check(t, second(tx.ExecContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks, lockstep_leases, lockstep_once, lockstep_jobs FOR UPDATE")))
@@ -122,26 +120,22 @@ func besideHolder(t *testing.T, db *testdb.DB) {
 	check(t, schema.Install(ctx, db.Admin()))
 }
 
-// TestStatements sends the files as a migration tool does, which knows nothing of
-// this package: comments off, cut at the semicolons at a line's end, in the order
-// of the names.
+// TestStatements sends the files as a migration tool does, which knows nothing of this package: comments off, cut
+// at the semicolons at a line's end, in the order of the names.
 func TestStatements(t *testing.T) {
 	t.Parallel()
-	names, err := fs.Glob(schema.FS, "*.sql")
-	check(t, err)
+	names := leasetest.Got(fs.Glob(schema.FS, "*.sql"))(t)
 	var want []string
 	comment, end := regexp.MustCompile(`(?m)^\s*--.*$`), regexp.MustCompile(`;\s*(\n|$)`)
 	for _, name := range names {
-		text, err := schema.FS.ReadFile(name)
-		check(t, err)
+		text := leasetest.Got(schema.FS.ReadFile(name))(t)
 		for _, s := range end.Split(comment.ReplaceAllString(string(text), ""), -1) {
 			if s = strings.TrimSpace(s); s != "" {
 				want = append(want, s)
 			}
 		}
 	}
-	got, err := schema.Statements()
-	check(t, err)
+	got := leasetest.Got(schema.Statements())(t)
 	if len(got) != 6 || len(got) != len(want) {
 		t.Fatalf("%d statements, the files have %d", len(got), len(want))
 	}
@@ -190,8 +184,7 @@ func TestCheckFinds(t *testing.T) {
 	}
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
-		statements, err := schema.Statements()
-		check(t, err)
+		statements := leasetest.Got(schema.Statements())(t)
 		statements = slices.DeleteFunc(statements, func(s string) bool { return !strings.HasPrefix(s, "CREATE") }) // the center rows play no part
 		for _, f := range finds {
 			if f.name == "old versions" && engine != testdb.MariaDB {
@@ -244,8 +237,7 @@ func TestUnknownVariable(t *testing.T) {
 		says := []string{"max_statement_tim'", "the data source name sets: remove it"}
 		demand(t, schema.Check(t.Context(), pool), schema.ErrSession, says...)
 		demand(t, schema.Install(t.Context(), pool), schema.ErrSession, says...)
-		m, err := lease.NewManager(pool)
-		check(t, err)
+		m := leasetest.Got(lease.NewManager(pool))(t)
 		demand(t, second(m.Acquire(t.Context(), txlock.Named("a"))), schema.ErrSession, says...)
 		demand(t, second(txlock.Holders(t.Context(), pool, txlock.Named("a"))), schema.ErrSession, says...)
 		check(t, m.Close(t.Context()))
@@ -274,8 +266,7 @@ func demand(t *testing.T, err, want error, says ...string) {
 	}
 }
 
-// TestCheckFindsGalera needs no Galera: with wsrep_on = ON and no provider, a server
-// works alone.
+// TestCheckFindsGalera needs no Galera: with wsrep_on = ON and no provider, a server works alone.
 func TestCheckFindsGalera(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -355,8 +346,7 @@ func TestInstallAfterDeadlocks(t *testing.T) {
 			db, mock, err := sqlmock.New()
 			check(t, err)
 			defer func() { _ = db.Close() }()
-			statements, err := schema.Statements()
-			check(t, err)
+			statements := leasetest.Got(schema.Statements())(t)
 			mock.ExpectQuery("LAST_INSERT_ID").WillReturnRows(row(session.Reply("11.8.2-MariaDB", "host/3306/shop")...))
 			nothing := sqlmock.NewRows(make([]string, 5)).AddRow("server", " ", "11.8.2-MariaDB", " ", " ")
 			mock.ExpectQuery("information_schema").WillReturnRows(nothing)
@@ -378,30 +368,7 @@ func TestInstallAfterDeadlocks(t *testing.T) {
 	}
 }
 
-func TestNilPool(t *testing.T) {
-	t.Parallel()
-	for name, call := range map[string]func(context.Context, *sql.DB) error{
-		"Install": schema.Install, "Check": schema.Check,
-		"CheckCluster": func(ctx context.Context, db *sql.DB) error { return schema.CheckCluster(ctx, db) },
-	} {
-		leasetest.Fails(t, name+"(nil)", call(t.Context(), nil), fmt.Sprintf("%s needs a *sql.DB", name))
-	}
-}
-
-func TestEndedContext(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Fresh(t, engine)
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		for what, err := range map[string]error{"Install": schema.Install(ctx, db.Admin()), "Check": schema.Check(ctx, db.Admin())} {
-			equal(t, what+" is cancelled", errors.Is(err, context.Canceled), true)
-		}
-		equal(t, "tables after an Install that was cancelled before", number(t, db.Admin(), "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()"), 0)
-	})
-}
-
-// TestServerSettings runs on a server whose settings no other test may have. It is one that writes a
-// binary log, and whose SYSDATE is NOW, which each Check finds.
+// TestServerSettings runs on a server whose settings no other test may have.
 func TestServerSettings(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Dedicated(t, engine, testdb.Args("--log-bin=log", "--server-id=1", "--log-bin-trust-function-creators=OFF", "--sysdate-is-now")).Fresh(t)
@@ -427,17 +394,15 @@ func TestServerSettings(t *testing.T) {
 	})
 }
 
-// madeByAnother proves that a user who may create routines needs neither SUPER nor
-// log_bin_trust_function_creators for procedures, which write to the binary log, and that they keep
-// working without the user who has made them.
+// madeByAnother proves that a user who may create routines needs neither SUPER nor log_bin_trust_function_creators
+// for procedures, which write to the binary log, and that they keep working without the user who has made them.
 func madeByAnother(t *testing.T, db *testdb.DB) {
 	t.Helper()
 	db.Exec(t, "CREATE USER maker IDENTIFIED BY 'm'")
 	db.Exec(t, "GRANT CREATE, CREATE ROUTINE, SELECT, INSERT ON `"+db.Name()+"`.* TO maker")
 	cfg := db.Config()
 	cfg.User, cfg.Passwd = "maker", "m"
-	maker, err := sql.Open("mysql", cfg.FormatDSN())
-	check(t, err)
+	maker := leasetest.Got(sql.Open("mysql", cfg.FormatDSN()))(t)
 	check(t, errors.Join(schema.Install(t.Context(), maker), maker.Close()))
 	db.Exec(t, "DROP USER maker")
 }
@@ -457,8 +422,7 @@ func proceduresUnderBinlog(t *testing.T, db *testdb.DB) {
 // takes sends a statement in a transaction, and returns the server's error.
 func takes(t *testing.T, db *testdb.DB, format, level, statement string) string {
 	t.Helper()
-	conn, err := db.Admin().Conn(t.Context())
-	check(t, err)
+	conn := leasetest.Got(db.Admin().Conn(t.Context()))(t)
 	defer func() { _ = conn.Close() }()
 	setup := []string{"SET SESSION binlog_format = " + format}
 	if level != "" {

@@ -1,14 +1,24 @@
 package sqltext
 
 import (
-	"slices"
+	"reflect"
 	"strings"
 	"testing"
 )
 
+// gives demands what a function gives for each text.
+func gives[T any](t *testing.T, of func(text string) T, wanted map[string]T) {
+	t.Helper()
+	for text, want := range wanted {
+		if got := of(text); !reflect.DeepEqual(got, want) {
+			t.Errorf("%q gives %#v, want %#v", text, got, want)
+		}
+	}
+}
+
 func TestWords(t *testing.T) {
 	t.Parallel()
-	for query, want := range map[string][]string{
+	gives(t, func(text string) []string { return Words(text, 4) }, map[string][]string{
 		"":                                  nil,
 		"  \t\n":                            nil,
 		"-- only a comment":                 nil,
@@ -32,19 +42,18 @@ func TestWords(t *testing.T) {
 		"SELECT 'never closed":              {"SELECT"},
 		"SELECT 1; COMMIT":                  {"SELECT", "1"},
 		"SELECT @@session.autocommit, x, y": {"SELECT", "SESSION", "AUTOCOMMIT", "X"},
-	} {
-		if got := Words(query, 4); !slices.Equal(got, want) {
-			t.Errorf("Words(%q) = %q, want %q", query, got, want)
-		}
-	}
-	if got := Words("A B C", 2); len(got) != 2 {
-		t.Errorf("Words gives %q where two were asked for", got)
-	}
+	})
 }
 
 func TestNext(t *testing.T) {
 	t.Parallel()
-	for query, want := range map[string][]string{
+	gives(t, func(text string) (parts []string) {
+		for first, rest := Next(text); ; first, rest = Next(rest) {
+			if parts = append(parts, first); rest == "" {
+				return parts
+			}
+		}
+	}, map[string][]string{
 		"":                                  {""},
 		"SELECT 1":                          {"SELECT 1"},
 		"SELECT 1;":                         {"SELECT 1"},
@@ -63,24 +72,13 @@ func TestNext(t *testing.T) {
 		"SELECT 1; `":                       {"SELECT 1", " `"},
 		"SELECT 1; /*! */":                  {"SELECT 1", " /*! */"},
 		"SELECT 1; /* never closed":         {"SELECT 1", " /* never closed"},
-	} {
-		var got []string
-		first, rest := Next(query)
-		got = append(got, first)
-		for rest != "" {
-			first, rest = Next(rest)
-			got = append(got, first)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("Next(%q) cuts %q, want %q", query, got, want)
-		}
-	}
+	})
 }
 
 func TestMentions(t *testing.T) {
 	t.Parallel()
 	names := map[string]bool{"orders": true, "größe": true, "a$b": true}
-	for query, want := range map[string]string{
+	gives(t, func(text string) string { return Mentions(text, names) }, map[string]string{
 		"":                                     "",
 		"UPDATE orders SET v = 1":              "orders",
 		"UPDATE `Orders` SET v = 1":            "orders",
@@ -96,11 +94,7 @@ func TestMentions(t *testing.T) {
 		"/* orders */ UPDATE t SET v = 1":      "",
 		"UPDATE t SET v = 'it''s orders'":      "",
 		"UPDATE t SET v = 'orders\\' orders '": "",
-	} {
-		if got := Mentions(query, names); got != want {
-			t.Errorf("Mentions(%q) = %q, want %q", query, got, want)
-		}
-	}
+	})
 }
 
 // FuzzText looks for texts on which the functions panic, hang or lose a part.
@@ -128,7 +122,7 @@ func FuzzText(f *testing.F) {
 // TestSavepointName proves that a name which a server may take for another one is none.
 func TestSavepointName(t *testing.T) {
 	t.Parallel()
-	for query, want := range map[string]string{
+	gives(t, SavepointName, map[string]string{
 		"SAVEPOINT a":    "a",
 		"savepoint SP1;": "sp1",
 		"RELEASE SAVEPOINT `a-b.c:d` /* a trace */": "a-b.c:d",
@@ -146,16 +140,12 @@ func TestSavepointName(t *testing.T) {
 		"SAVEPOINT ``":                              "",
 		"SAVEPOINT " + strings.Repeat("a", 64):      strings.Repeat("a", 64),
 		"SAVEPOINT " + strings.Repeat("a", 65):      "",
-	} {
-		if got := SavepointName(query); got != want {
-			t.Errorf("SavepointName(%q) = %q, want %q", query, got, want)
-		}
-	}
+	})
 }
 
 func TestConditional(t *testing.T) {
 	t.Parallel()
-	for query, want := range map[string]bool{
+	gives(t, Conditional, map[string]bool{
 		"SELECT 1":                                false,
 		"SELECT /* a; b */ 1":                     false,
 		"SELECT '/*! ; */'":                       false,
@@ -169,16 +159,18 @@ func TestConditional(t *testing.T) {
 		"SELECT 1 /*!50000 ; COMMIT AND CHAIN */": true,
 		"((/*! BEGIN */":                          true,
 		"SELECT 1 /*!50000 ; COMMIT":              true,
-	} {
-		if got := Conditional(query); got != want {
-			t.Errorf("Conditional(%q) = %t, want %t", query, got, want)
-		}
-	}
+	})
 }
 
 func TestClosed(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string][]string{
+	gives(t, func(text string) []string {
+		words, ok := Closed(text)
+		if !ok {
+			t.Errorf("Closed(%q) is false", text)
+		}
+		return words
+	}, map[string][]string{
 		"":                               nil,
 		"a = 1":                          {"A", "1"},
 		"a = 1 or b":                     {"A", "1", "OR", "B"},
@@ -194,11 +186,7 @@ func TestClosed(t *testing.T) {
 		"a\u00a0OR\u00a0b":               {"A\u00a0OR\u00a0B"},
 		"a.`or` = `b``c`":                {"A"},
 		"UPDATE `t` SET `a`=? WHERE (b)": {"UPDATE", "SET", "WHERE"},
-	} {
-		if got, ok := Closed(text); !ok || !slices.Equal(got, want) {
-			t.Errorf("Closed(%q) = %q, %t, want %q", text, got, ok, want)
-		}
-	}
+	})
 	for _, text := range []string{
 		"(", ")", ")(", "a) OR (b", "((a)", "'a", "\"a", "`a", "'a''", "a'", "/* a", "/*/", "/*", "a -- b", "a --", "-- a\n", "a # b", "#\n",
 		"a; b", ";", "/*! a */", "/*!50000 a */", "/*M! a */", `'a\' OR b'`, `"\\"`, `a\`, "a\x00",
@@ -211,7 +199,7 @@ func TestClosed(t *testing.T) {
 
 func TestCut(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{
+	gives(t, func(text string) string { got, _ := Cut(text, "SELECT"); return got }, map[string]string{
 		"INSERT INTO a SELECT 1 FROM b":         "INSERT INTO a ",
 		"INSERT INTO a (x) select 1":            "INSERT INTO a (x) ",
 		"INSERT INTO `SELECT` /* SELECT */ SET": "INSERT INTO `SELECT` /* SELECT */ SET",
@@ -219,22 +207,14 @@ func TestCut(t *testing.T) {
 		"INSERT INTO select.a SELECT 1":         "INSERT INTO select.a ",
 		"INSERT INTO a (SELECT 1)":              "INSERT INTO a (SELECT 1)",
 		"INSERT INTO selected":                  "INSERT INTO selected",
-	} {
-		if got, _ := Cut(text, "SELECT"); got != want {
-			t.Errorf("Cut(%q) = %q, want %q", text, got, want)
-		}
-	}
+	})
 }
 
 func TestUnquoted(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{
+	gives(t, Unquoted, map[string]string{
 		"a = 'b@c' AND `d@` = \"@\" /* @ */ OR e": "a =  AND  =   OR e",
 		"n = @x":  "n = @x",
 		"'it''s'": "",
-	} {
-		if got := Unquoted(text); got != want {
-			t.Errorf("Unquoted(%q) = %q, want %q", text, got, want)
-		}
-	}
+	})
 }
