@@ -59,9 +59,8 @@ func programs(engine testdb.Engine) []need {
 	return needs
 }
 
-// TestPrivileges proves that each command works with the privileges that docs/operations.md
-// names, and that without any one of them it names the GRANT in a sentence, and changes
-// nothing.
+// TestPrivileges proves that each command works with the privileges that docs/operations.md names, and that without
+// any one of them it names the GRANT in a sentence, and changes nothing.
 func TestPrivileges(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
 		engine := s.db.Engine()

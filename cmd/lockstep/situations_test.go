@@ -28,8 +28,7 @@ import (
 
 var orders, prices = txlock.NewFamily[int]("order"), txlock.NewFamily[int]("price")
 
-// situations are what operators meet, with what the commands say then: docs/operations.md
-// has the same.
+// situations are what operators meet, with what the commands say then: docs/operations.md has the same.
 var situations = []struct {
 	name string
 	make func(*stage)
@@ -111,9 +110,7 @@ var situations = []struct {
 		s.db.Kill(s, session)
 		s.db.WaitGone(s, session)
 		_ = conn.Close() // its session has gone
-		s.Cleanup(func() {
-			s.must(second(s.db.Admin().ExecContext(context.WithoutCancel(s.ctx), "XA ROLLBACK "+xid)))
-		})
+		s.Cleanup(func() { s.must(second(s.db.Admin().ExecContext(context.WithoutCancel(s.ctx), "XA ROLLBACK "+xid))) })
 		tx, waiter := s.begin()
 		s.waits(tx, func(ctx context.Context) error { return second(waiter.Lock(ctx, orders.Key(42))) })
 		s.shows([]string{"waits"}, "order:42", "XA ROLLBACK", "└─ waits")
@@ -329,8 +326,7 @@ func (s *stage) acquire(owner, note string) *lease.Lease {
 	return l
 }
 
-// TestSituations makes each situation on both servers, and compares what the commands say
-// with docs/operations.md.
+// TestSituations makes each situation on both servers, and compares what the commands say with docs/operations.md.
 func TestSituations(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
 		for _, situation := range situations {
@@ -363,8 +359,7 @@ func (s *stage) deadlock() {
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-// stage is where a situation is made: the program's pool, and the command, which an
-// operator calls.
+// stage is where a situation is made: the program's pool, and the command, which an operator calls.
 type stage struct {
 	*testing.T
 	db   *testdb.DB
