@@ -32,15 +32,12 @@ func newDatabase(t *testing.T, engine testdb.Engine, schemas ...string) *sql.DB 
 func newDatabaseOf(t *testing.T, engine testdb.Engine, mutate func(*mysql.Config), schemas ...string) *sql.DB {
 	t.Helper()
 	database := testdb.Shared(t, engine).OpenNamed(t)
-	db, err := locksqlc.Open(database.AdminDSN(database.Overwriting(t), func(cfg *mysql.Config) { cfg.ParseTime = true }, mutate))
-	must(t, err)
+	db := leasetest.Got(locksqlc.Open(database.AdminDSN(database.Overwriting(t), func(cfg *mysql.Config) { cfg.ParseTime = true }, mutate)))(t)
 	t.Cleanup(func() { must(t, db.Close()) })
 	whole := database.ConnectAdmin(t, func(cfg *mysql.Config) { cfg.MultiStatements = true })
 	for _, file := range schemas {
-		ddl, err := os.ReadFile(filepath.Join("testdata", file))
-		must(t, err)
-		_, err = whole.ExecContext(t.Context(), string(ddl))
-		must(t, err)
+		ddl := leasetest.Got(os.ReadFile(filepath.Join("testdata", file)))(t)
+		leasetest.Got(whole.ExecContext(t.Context(), string(ddl)))(t)
 	}
 	return db
 }
@@ -114,10 +111,21 @@ func TestNoUpdateIsLost(t *testing.T) {
 			t.Errorf("of 48 transfers %d were made: this test can't tell", moved.Load())
 		}
 		sum := int64(0)
+		must(t, q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error { // slices lock all of their keys, empty ones nothing
+			for _, skus := range [][]string{nil, {"a", "b"}} {
+				leasetest.Got(q.DropProducts(t.Context(), shopdb.DropProductsParams{Skus: skus}))(t)
+			}
+			leasetest.Got(q.ListAccounts(t.Context(), nil))(t)
+			leasetest.Got(q.ListAccounts(t.Context(), []int64{4, 3, 2, 1}))(t)
+			for _, key := range append(shopdb.Products.Keys("a", "b"), shopdb.Accounts.Keys(1, 2, 3, 4)...) {
+				if _, held := q.Locks().Held(key); !held {
+					t.Errorf("%s is not locked", key)
+				}
+			}
+			return nil
+		}))
 		for id := range int64(accounts) {
-			balance, err := q.Glance(t.Context(), id+1)
-			must(t, err)
-			sum += balance
+			sum += leasetest.Got(q.Glance(t.Context(), id+1))(t)
 		}
 		leasetest.Equal(t, "the money", sum, accounts*money)
 	})
@@ -135,31 +143,6 @@ func move(ctx context.Context, q shopdb.Querier, from, to, amount int64) error {
 		}
 	}
 	return nil
-}
-
-// TestSlices proves that empty slices lock nothing, and that others lock all of their keys.
-func TestSlices(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
-		db, q := newShop(t, engine)
-		must(t, q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
-			for _, skus := range [][]string{nil, {"a", "b"}} {
-				if _, err := q.DropProducts(t.Context(), shopdb.DropProductsParams{Skus: skus}); err != nil {
-					return err
-				}
-			}
-			for _, ids := range [][]int64{{2, 1}, nil} {
-				if _, err := q.ListAccounts(t.Context(), ids); err != nil {
-					return err
-				}
-			}
-			for _, key := range append(shopdb.Products.Keys("a", "b"), shopdb.Accounts.Keys(1, 2)...) {
-				if _, held := q.Locks().Held(key); !held {
-					t.Errorf("%s is not locked", key)
-				}
-			}
-			return nil
-		}))
-	})
 }
 
 var must, wants = leasetest.Must, leasetest.Wants

@@ -15,9 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// TestGolden compares what lockgen writes with the files in testdata: those of four
-// packages, since reading the types takes seconds, and of all in make verify, which runs
-// what is behind this tag.
+// TestGolden compares what lockgen writes with the files in testdata: those of four packages, since reading the
+// types takes seconds, and of all in make verify, which runs what is behind this tag.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	names := golden[:4]
@@ -107,17 +106,15 @@ func TestFrontRefuses(t *testing.T) {
 	w.lockgen(1, []string{"mine.go:3: lockgen needs the name Locked itself"})
 }
 
-// TestFrontNames proves that the package in front compiles beside any name of the one behind,
-// that it has the functions which sqlc writes for enumerations, and that what would have its
-// own names twice is refused.
+// TestFrontNames proves that the package in front compiles beside any name of the one behind, that it has the
+// functions which sqlc writes for enumerations, and that what would have its own names twice is refused.
 func TestFrontNames(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t, "hidden/internal/hidden")
 	models := filepath.Join(w.dir, "models.go")
 	was := w.read(models)
 	w.write(models, was+"\ntype Status string\n\nfunc AllStatusValues() []Status { return nil }\n")
-	files, err := filepath.Glob(filepath.Join(w.dir, "*.go"))
-	must(t, err)
+	files := leasetest.Got(filepath.Glob(filepath.Join(w.dir, "*.go")))(t)
 	for _, file := range files { // a name that parameters and imports in front have, too
 		w.write(file, strings.Replace(w.read(file), "package hidden\n", "package db\n", 1))
 	}
@@ -166,8 +163,7 @@ func TestFrontPackage(t *testing.T) {
 func TestWithoutSQLC(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t, "hidden/internal/hidden")
-	generated, err := filepath.Glob(filepath.Join(w.dir, "*.go"))
-	must(t, err)
+	generated := leasetest.Got(filepath.Glob(filepath.Join(w.dir, "*.go")))(t)
 	locks := filepath.Join(w.dir, "locks.go")
 	for _, file := range generated {
 		if file != locks {

@@ -16,6 +16,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"golang.org/x/tools/go/packages"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -402,8 +403,7 @@ func records(t *testing.T, tx interface {
 		}
 		selects = append(selects, "SELECT '"+table.name+"', "+first+", "+second+", "+text+", CONCAT_WS(' ', "+strings.Join(all, ", ")+") FROM "+table.name)
 	}
-	rows, err := tx.QueryContext(t.Context(), strings.Join(selects, " UNION ALL "))
-	must(t, err)
+	rows := leasetest.Got(tx.QueryContext(t.Context(), strings.Join(selects, " UNION ALL ")))(t)
 	found := map[record]bool{}
 	for rows.Next() {
 		var name, text, all string
@@ -420,24 +420,21 @@ func records(t *testing.T, tx interface {
 	return found
 }
 
-// TestAcceptedWritesAreLocked draws statements and the locks of annotations. Each that lockgen
-// accepts is executed, and changes no row but those whose keys are locked, or which it makes.
+// TestAcceptedWritesAreLocked draws statements and the locks of annotations.
 func TestAcceptedWritesAreLocked(t *testing.T) {
 	onServers(t, acceptedWrites)
 }
 
 func acceptedWrites(t *testing.T, engine testdb.Engine) {
 	t.Helper()
-	schema, err := random()
-	must(t, err)
+	schema := leasetest.Got(random())(t)
 	text := randomSchema
 	if engine == testdb.MariaDB { // whose name for it the parser doesn't know
 		text = strings.ReplaceAll(text, "utf8mb4_0900_bin", "utf8mb4_nopad_bin")
 	}
 	database := testdb.Fresh(t, engine)
 	db := database.ConnectAdmin(t, func(cfg *mysql.Config) { cfg.MultiStatements, cfg.InterpolateParams = true, true })
-	_, err = db.ExecContext(t.Context(), text+randomRows)
-	must(t, err)
+	leasetest.Got(db.ExecContext(t.Context(), text+randomRows))(t)
 	seed := testdb.Seed()
 	t.Logf("LOCKSTEP_SEED=%d", seed)
 	draw := rand.New(rand.NewPCG(seed, 0))
@@ -476,20 +473,17 @@ func acceptedWrites(t *testing.T, engine testdb.Engine) {
 // locks, and whether it has changed any. It leaves nothing.
 func (g *grammar) execute(t *testing.T, db *sql.DB, before map[record]bool, sent string, args []any, keys map[string]bool) (wrong []string, some bool) {
 	t.Helper()
-	tx, err := db.BeginTx(t.Context(), nil)
-	must(t, err)
+	tx := leasetest.Got(db.BeginTx(t.Context(), nil))(t)
 	defer func() { must(t, tx.Rollback()) }()
 	result, err := tx.ExecContext(t.Context(), sent, args...)
 	if err != nil {
 		return nil, false
 	}
-	count, err := result.RowsAffected()
-	must(t, err)
+	count := leasetest.Got(result.RowsAffected())(t)
 	if count == 0 {
 		return nil, false
 	}
-	id, err := result.LastInsertId()
-	must(t, err)
+	id := leasetest.Got(result.LastInsertId())(t)
 	made := g.made(sent, id, count)
 	after := records(t, tx, g.tables)
 	existed := map[string]bool{}

@@ -51,15 +51,12 @@ func TestCompiles(t *testing.T) {
 // TestStale proves that the output doesn't compile beside other SQL than that it was made of.
 func TestStale(t *testing.T) {
 	t.Parallel()
-	file, err := filepath.Abs("testdata/shopdb/shopdb/queries.sql.go")
-	must(t, err)
-	text, err := os.ReadFile(file)
-	must(t, err)
+	file := leasetest.Got(filepath.Abs("testdata/shopdb/shopdb/queries.sql.go"))(t)
+	text := leasetest.Got(os.ReadFile(file))(t)
 	dir := t.TempDir()
 	changed := strings.Replace(string(text), "UPDATE accounts SET balance = ?", "UPDATE accounts SET balance = balance + ?", 1)
 	must(t, os.WriteFile(filepath.Join(dir, "changed.go"), []byte(changed), 0o644))
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{file: filepath.Join(dir, "changed.go")}})
-	must(t, err)
+	overlay := leasetest.Got(json.Marshal(map[string]any{"Replace": map[string]string{file: filepath.Join(dir, "changed.go")}}))(t)
 	must(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644))
 	out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "./testdata/shopdb/shopdb").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "duplicate key false") {
@@ -80,8 +77,7 @@ var shop = sync.OnceValues(func() (*goPackage, error) {
 // in the SQL that sqlc has generated, too.
 func planned(t *testing.T, old, changed string) string {
 	t.Helper()
-	text, err := os.ReadFile("testdata/queries.sql")
-	must(t, err)
+	text := leasetest.Got(os.ReadFile("testdata/queries.sql"))(t)
 	if !strings.Contains(string(text), old) {
 		t.Fatalf("%q is nowhere", old)
 	}
@@ -89,8 +85,7 @@ func planned(t *testing.T, old, changed string) string {
 	must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(text), old, changed)), 0o644))
 	sources, found, err := readQueries([]string{file})
 	must(t, err)
-	pkg, err := shop()
-	must(t, err)
+	pkg := leasetest.Got(shop())(t)
 	own := *pkg
 	own.methods = map[string]*method{}
 	for name, m := range pkg.methods {
@@ -99,8 +94,7 @@ func planned(t *testing.T, old, changed string) string {
 		own.methods[name] = &m
 	}
 	p := &plan{pkg: &own, problems: found}
-	schema, err := readSchema([]string{"testdata/schema.sql"})
-	must(t, err)
+	schema := leasetest.Got(readSchema([]string{"testdata/schema.sql"}))(t)
 	p.compare(schema)
 	p.make(sources)
 	_, _ = p.leave(nil) // nothing is left for later
@@ -185,8 +179,7 @@ type workspace struct {
 
 func newWorkspace(t *testing.T, pkg string) *workspace {
 	t.Helper()
-	root, err := os.MkdirTemp("testdata", ".copy-")
-	must(t, err)
+	root := leasetest.Got(os.MkdirTemp("testdata", ".copy-"))(t)
 	t.Cleanup(func() { must(t, os.RemoveAll(root)) })
 	name, _, _ := strings.Cut(pkg, "/")
 	w := &workspace{T: t, root: root, dir: filepath.Join(root, filepath.FromSlash(pkg)), front: filepath.Join(root, name)}
@@ -218,8 +211,7 @@ func (w *workspace) write(path, text string) {
 
 func (w *workspace) read(path string) string {
 	w.Helper()
-	text, err := os.ReadFile(path)
-	must(w.T, err)
+	text := leasetest.Got(os.ReadFile(path))(w.T)
 	return string(text)
 }
 
@@ -231,8 +223,7 @@ func (w *workspace) replace(path, old, changed string) {
 
 func (w *workspace) exists(path string) bool { _, err := os.Lstat(path); return err == nil }
 
-// TestFails proves that the command fails, that no output of before stays, and that -check
-// removes nothing.
+// TestFails proves that the command fails, that no output of before stays, and that -check removes nothing.
 func TestFails(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t, "shopdb/shopdb")
@@ -394,12 +385,10 @@ func TestOwnTransactions(t *testing.T) {
 		type locker interface{ Locks() *txlock.Scope }
 		locks := func(t *testing.T, with func(tx *traced) (locker, error)) {
 			t.Helper()
-			tx, err := db.BeginTx(t.Context(), nil)
-			must(t, err)
+			tx := leasetest.Got(db.BeginTx(t.Context(), nil))(t)
 			defer func() { must(t, tx.Rollback()) }()
 			own := &traced{Tx: tx}
-			locked, err := with(own)
-			must(t, err)
+			locked := leasetest.Got(with(own))(t)
 			if _, held := locked.Locks().Held(shopdb.Accounts.Key(1)); !held {
 				t.Error("the account is not locked")
 			}
@@ -408,19 +397,16 @@ func TestOwnTransactions(t *testing.T) {
 			}
 		}
 		locks(t, func(tx *traced) (locker, error) {
-			q, err := q.WithLocks(t.Context(), tx)
-			must(t, err)
-			_, err = q.GetAccount(t.Context(), 1)
+			q := leasetest.Got(q.WithLocks(t.Context(), tx))(t)
+			_, err := q.GetAccount(t.Context(), 1)
 			return q, err
 		})
 		locks(t, func(tx *traced) (locker, error) {
-			q, err := hidden.WithLocks(t.Context(), struct{ gen.DBTX }{tx})
-			must(t, err)
-			_, err = q.GetAccount(t.Context(), 1)
+			q := leasetest.Got(hidden.WithLocks(t.Context(), struct{ gen.DBTX }{tx}))(t)
+			_, err := q.GetAccount(t.Context(), 1)
 			return q, err
 		})
-		conn, err := db.Conn(t.Context())
-		must(t, err)
+		conn := leasetest.Got(db.Conn(t.Context()))(t)
 		defer func() { must(t, conn.Close()) }()
 		for _, none := range []gen.DBTX{db, conn, struct{ gen.DBTX }{db}, nil, (*sql.Tx)(nil)} {
 			_, err := hidden.WithLocks(t.Context(), none)
@@ -458,10 +444,9 @@ func TestTwoTrips(t *testing.T) {
 			}))
 			leasetest.Equal(t, "round trips", trips.Count()-before, 2)
 		}
-		account, err := q.GetAccount(t.Context(), 1)
-		must(t, err)
+		account := leasetest.Got(q.GetAccount(t.Context(), 1))(t)
 		leasetest.Equal(t, "the balance", account.Balance, money-3)
-		err = q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
+		err := q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
 			_, err := q.CommitWith(1).GetAccount(t.Context(), 1)
 			return err
 		})

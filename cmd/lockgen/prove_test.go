@@ -36,8 +36,7 @@ var random = sync.OnceValues(func() (*catalog, error) {
 // :ids a slice, all others are integers; locks are as in an annotation.
 func verdict(t *testing.T, locks, text string) string {
 	t.Helper()
-	schema, err := random()
-	must(t, err)
+	schema := leasetest.Got(random())(t)
 	g := &grammar{tables: randomTables()}
 	sql := namedMark.ReplaceAllStringFunc(text, func(mark string) string {
 		p := &param{name: mark[1:], kind: types.Typ[types.Int64], many: strings.HasSuffix(mark, "s")}
@@ -175,9 +174,8 @@ func TestIdentifies(t *testing.T) {
 		"SET ('a', 'b') COLLATE utf8mb4_bin": {text, "is a SET"},
 		"BINARY(16)":                         {types.NewStruct(nil, nil), "lockgen knows integers, strings and uuid.UUID"},
 	} {
-		schema, err := schemaOf(t, "CREATE TABLE t (k "+def+")")
-		must(t, err)
-		err = schema.tables["t"].columns["k"].identifies(c.id, "utf8mb4_bin")
+		schema := leasetest.Got(schemaOf(t, "CREATE TABLE t (k "+def+")"))(t)
+		err := schema.tables["t"].columns["k"].identifies(c.id, "utf8mb4_bin")
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", def, err, c.want)
 		}
@@ -195,8 +193,7 @@ func TestValuers(t *testing.T) {
 	leasetest.Fails(t, "the schema", v.fits(), "whose method Value may send another value")
 }
 
-// TestUnknownSchemas proves that a schema counts as a whole, and that what lockgen doesn't know
-// in it is refused.
+// TestUnknownSchemas proves that a schema counts as a whole, and that what lockgen doesn't know in it is refused.
 func TestUnknownSchemas(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -228,8 +225,7 @@ func TestUnknownSchemas(t *testing.T) {
 		"ALTER TABLE t ADD UNIQUE u (b), DROP INDEX u":             "primary a,b",
 		"CREATE UNIQUE INDEX u ON t (b); DROP INDEX u ON t":        "primary a,b",
 	} {
-		schema, err := schemaOf(t, table+text)
-		must(t, err)
+		schema := leasetest.Got(schemaOf(t, table+text))(t)
 		var got []string
 		for _, i := range schema.tables["t"].unique {
 			got = append(got, i.name+" "+strings.Join(i.columns, ","))
@@ -274,8 +270,7 @@ func schemaOf(t *testing.T, files ...string) (*catalog, error) {
 	for i, text := range files {
 		must(t, os.WriteFile(filepath.Join(dir, strconv.Itoa(i)+".sql"), []byte(text), 0o644))
 	}
-	found, err := sqlFiles(dir, []string{"."})
-	must(t, err)
+	found := leasetest.Got(sqlFiles(dir, []string{"."}))(t)
 	return readSchema(found)
 }
 
@@ -322,9 +317,8 @@ func TestCollations(t *testing.T) {
 		"filled up":                   {"CREATE TABLE t (k BINARY(9))", "", "fills values up with zero bytes"},
 		"a number with several texts": {"CREATE TABLE t (k DECIMAL(9, 2))", "", "is decimal(9,2), of which one value may have several texts"},
 	} {
-		schema, err := schemaOf(t, c.schema)
-		must(t, err)
-		err = schema.tables["t"].columns["k"].compares(c.fold)
+		schema := leasetest.Got(schemaOf(t, c.schema))(t)
+		err := schema.tables["t"].columns["k"].compares(c.fold)
 		if c.want == asBytes && err != nil || c.want != asBytes && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
@@ -334,21 +328,17 @@ func TestCollations(t *testing.T) {
 // compared compares families with the schema of the shop, where a text is replaced by another.
 func compared(t *testing.T, pkg *goPackage, old, changed string) problems {
 	t.Helper()
-	text, err := os.ReadFile("testdata/schema.sql")
-	must(t, err)
-	schema, err := schemaOf(t, strings.ReplaceAll(string(text), old, changed))
-	must(t, err)
+	text := leasetest.Got(os.ReadFile("testdata/schema.sql"))(t)
+	schema := leasetest.Got(schemaOf(t, strings.ReplaceAll(string(text), old, changed)))(t)
 	p := &plan{pkg: pkg}
 	p.compare(schema)
 	return p.problems
 }
 
-// TestFamilySaysHow proves that a family of texts over a column that compares bytes is
-// refused unless it says so.
+// TestFamilySaysHow proves that a family of texts over a column that compares bytes is refused unless it says so.
 func TestFamilySaysHow(t *testing.T) {
 	t.Parallel()
-	pkg, err := shop()
-	must(t, err)
+	pkg := leasetest.Got(shop())(t)
 	for exact, want := range map[bool]string{false: "compares bytes, and the family doesn't declare it", true: ""} {
 		changed, fam := *pkg, *pkg.tables["products"]
 		fam.fold, fam.exact = "", exact
@@ -366,8 +356,7 @@ func TestMigrations(t *testing.T) {
 	t.Parallel()
 	const up = "CREATE TABLE t (k VARBINARY(9));\n"
 	for _, undo := range []string{"-- +goose Down", "-- +migrate Down", "-- migrate:down", "---- create above / drop below ----"} {
-		schema, err := schemaOf(t, up+undo+"\nDROP TABLE t;", "ALTER TABLE t ADD COLUMN n INT")
-		must(t, err)
+		schema := leasetest.Got(schemaOf(t, up+undo+"\nDROP TABLE t;", "ALTER TABLE t ADD COLUMN n INT"))(t)
 		if schema.tables["t"] == nil || schema.tables["t"].columns["n"] == nil {
 			t.Errorf("%s: the schema has %v", undo, schema.tables)
 		}
@@ -383,8 +372,7 @@ func TestMigrations(t *testing.T) {
 // under an unknown collation, are refused where they are marked.
 func TestSchemaRefuses(t *testing.T) {
 	t.Parallel()
-	pkg, err := shop()
-	must(t, err)
+	pkg := leasetest.Got(shop())(t)
 	for name, c := range map[string]struct{ old, new, want string }{
 		"no table":    {"CREATE TABLE carts", "CREATE TABLE baskets", "locks.go:32: the schema has no table carts"},
 		"no column":   {"id         BINARY(16)", "cart_id BINARY(16)", "locks.go:32: table carts has no column id in the schema"},
