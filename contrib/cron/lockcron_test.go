@@ -12,6 +12,7 @@ import (
 
 	lockcron "github.com/dca00107/lockstep/contrib/cron"
 	"github.com/dca00107/lockstep/internal/test/jobtest"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -44,8 +45,7 @@ func (r *runs) work(takes time.Duration) cron.Job {
 
 var seconds = cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
 
-// TestOnce proves that a job of a millisecond runs once a tick in three processes whose
-// clocks are 100 ms apart.
+// TestOnce proves that a job of a millisecond runs once a tick in three processes whose clocks are 100 ms apart.
 func TestOnce(t *testing.T) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		const line, least = "*/2 * * * * *", 4
@@ -53,8 +53,7 @@ func TestOnce(t *testing.T) {
 		var begun jobtest.Ticks
 		var crons []*cron.Cron
 		key := txlock.Named("cron:" + rand.Text())
-		schedule, err := seconds.Parse(line)
-		jobtest.Must(t, err)
+		schedule := leasetest.Got(seconds.Parse(line))(t)
 		for _, by := range []time.Duration{-100 * time.Millisecond, 0, 100 * time.Millisecond} {
 			jobs, _ := jobtest.Node(t, engine, job.Observe(begun.Observe))
 			c := cron.New(cron.WithLocation(time.UTC))
@@ -70,8 +69,7 @@ func TestOnce(t *testing.T) {
 	})
 }
 
-// TestSkipAndDelay proves that no run is beside another, and that Skip leaves out what Delay
-// does later.
+// TestSkipAndDelay proves that no run is beside another, and that Skip leaves out what Delay does later.
 func TestSkipAndDelay(t *testing.T) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		for name, wrap := range map[string]func(context.Context, *lease.Manager, txlock.Key, cron.Logger) cron.JobWrapper{

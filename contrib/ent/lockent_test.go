@@ -32,8 +32,7 @@ func onServers(t *testing.T, test func(t *testing.T, db stock)) {
 		server := testdb.Open(t, engine)
 		table := server.CreateTable(t, "stock", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
 		server.Exec(t, "INSERT INTO "+table+" VALUES (1, 5), (2, 5)")
-		db, err := locksqlc.Open(server.DSN())
-		check(t, err)
+		db := leasetest.Got(locksqlc.Open(server.DSN()))(t)
 		t.Cleanup(func() { check(t, db.Close()) })
 		test(t, stock{db, table})
 	})
@@ -72,8 +71,7 @@ func TestInnerTransactions(t *testing.T) {
 			return locksqlc.Run(ctx, db.DB, products.Keys(1), func(tx *sql.Tx) error {
 				drv := lockent.Driver(tx)
 				check(t, db.set(ctx, drv, 1, 4)) // ent begins and commits a transaction for it
-				inner, err := drv.Tx(ctx)
-				check(t, err)
+				inner := leasetest.Got(drv.Tx(ctx))(t)
 				check(t, db.set(ctx, txDriver{drv, inner}, 2, 3))
 				check(t, inner.Rollback())
 				for _, err := range []error{
@@ -82,8 +80,7 @@ func TestInnerTransactions(t *testing.T) {
 					wantError(t, "after the end of an inner transaction", err, sql.ErrTxDone)
 				}
 				check(t, drv.Close())
-				locks, err := locksqlc.Join(ctx, tx)
-				check(t, err)
+				locks := leasetest.Got(locksqlc.Join(ctx, tx))(t)
 				if _, held := locks.Held(products.Key(1)); !held {
 					t.Error("the lock of Run is not held behind a savepoint")
 				}
@@ -121,8 +118,7 @@ func TestAnErrorUndoesItsTransaction(t *testing.T) {
 		check(t, locksqlc.Run(ctx, db.DB, products.Keys(1), func(tx *sql.Tx) error {
 			drv := lockent.Driver(tx)
 			cancelled, cancel := context.WithCancel(ctx)
-			inner, err := drv.Tx(cancelled)
-			check(t, err)
+			inner := leasetest.Got(drv.Tx(cancelled))(t)
 			check(t, inner.Exec(cancelled, "UPDATE "+db.table+" SET n = 0 WHERE id = 2", []any{}, nil))
 			cancel()
 			wantError(t, "Commit after the context's end", inner.Commit(), context.Canceled)
@@ -143,8 +139,7 @@ func TestWhatIsRefused(t *testing.T) {
 			})
 			_, err := begins.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 			leasetest.Fails(t, "BeginTx with options", err, "takes no options")
-			inner, err := begins.BeginTx(ctx, nil)
-			check(t, err)
+			inner := leasetest.Got(begins.BeginTx(ctx, nil))(t)
 			return inner.Commit()
 		}))
 	})
