@@ -52,8 +52,7 @@ func each(t *testing.T, test func(t *testing.T, e *env)) {
 			"Item":    e.CreateTable(t, "items", id+"order_id BIGINT, n BIGINT NOT NULL DEFAULT 0"),
 			"Account": e.CreateTable(t, "accounts", id+"balance BIGINT NOT NULL DEFAULT 0, version BIGINT UNSIGNED NOT NULL DEFAULT 1"),
 		}}
-		db, err := lockgorm.Open(e.DSN(), &gorm.Config{Logger: logger.Discard, NamingStrategy: names})
-		noError(t, err)
+		db := leasetest.Got(lockgorm.Open(e.DSN(), &gorm.Config{Logger: logger.Discard, NamingStrategy: names}))(t)
 		t.Cleanup(func() {
 			pool, err := db.DB()
 			noError(t, errors.Join(err, pool.Close()))
@@ -76,8 +75,7 @@ func (e *env) order(t *testing.T) (*shop.Order, txlock.Key) {
 // held tells whether somebody holds the key exclusively.
 func (e *env) held(t *testing.T, key txlock.Key) bool {
 	t.Helper()
-	holders, err := txlock.Holders(t.Context(), e.Admin(), key)
-	noError(t, err)
+	holders := leasetest.Got(txlock.Holders(t.Context(), e.Admin(), key))(t)
 	return len(holders) == 1
 }
 
@@ -181,8 +179,7 @@ func TestVersions(t *testing.T) {
 		old := *a
 		noError(t, second(do.Clauses(lockgorm.Loaded(a)).UpdateSimple(q.Account.Balance.Value(2))))
 		noError(t, second(do.Clauses(lockgorm.Loaded(a)).Updates(&shop.Account{Balance: 3})))
-		found, err := do.Where(q.Account.ID.Eq(a.ID)).First()
-		noError(t, err)
+		found := leasetest.Got(do.Where(q.Account.ID.Eq(a.ID)).First())(t)
 		if found.Balance != 3 || found.Version != a.Version || a.Version == old.Version {
 			t.Errorf("found %+v, the model is %+v", found, a)
 		}

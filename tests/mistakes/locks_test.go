@@ -122,10 +122,9 @@ var ofTransactions = []mistake{
 	{"rows are open when a lock is asked for", func(s *shop) error {
 		scope := s.begin()
 		s.must(second(s.tx.ExecContext(s.ctx, "INSERT INTO notes VALUES (?), (?)", fmt.Sprint("row a", s.id), fmt.Sprint("row b", s.id))))
-		rows, err := s.tx.QueryContext(s.ctx, "SELECT text FROM notes")
-		s.must(err)
+		rows := leasetest.Got(s.tx.QueryContext(s.ctx, "SELECT text FROM notes"))(s)
 		rows.Next()
-		_, err = scope.Lock(s.ctx, s.order)
+		_, err := scope.Lock(s.ctx, s.order)
 		s.must(rows.Close())
 		s.must(rows.Err())
 		return err

@@ -11,8 +11,7 @@ import (
 	"github.com/dca00107/lockstep/cmd/lockvet/checks"
 )
 
-// TestChecks runs all checks over testdata, whose comments say what they find, and compares
-// what their fixes write. They run as one, so that what testdata imports is loaded once.
+// TestChecks runs all checks over testdata, whose comments say what they find, and compares what their fixes write.
 func TestChecks(t *testing.T) {
 	if err := analysis.Validate(checks.All); err != nil {
 		t.Fatal(err)

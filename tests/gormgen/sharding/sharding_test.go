@@ -80,9 +80,7 @@ func each(t *testing.T, test func(t *testing.T, e env)) {
 						makeTables(t, replica)
 						resolver := dbresolver.Register(dbresolver.Config{Replicas: []gorm.Dialector{lockgorm.Dialector(replica.AdminDSN())}})
 						noError(t, g.Use(resolver))
-						t.Cleanup(func() {
-							noError(t, resolver.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() }))
-						})
+						t.Cleanup(func() { noError(t, resolver.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() })) })
 					}
 				}
 				test(t, e)
@@ -96,8 +94,7 @@ func newEnv(t *testing.T, engine testdb.Engine) env {
 	t.Helper()
 	db := ownDB(t, engine)
 	makeTables(t, db)
-	g, err := lockgorm.Open(db.DSN(), &gorm.Config{Logger: logger.Discard, PrepareStmtTTL: tenYears})
-	noError(t, err)
+	g := leasetest.Got(lockgorm.Open(db.DSN(), &gorm.Config{Logger: logger.Discard, PrepareStmtTTL: tenYears}))(t)
 	t.Cleanup(func() { closePool(t, g) })
 	return env{db, g}
 }
@@ -115,8 +112,7 @@ func spread(t *testing.T, g *gorm.DB) {
 func ownDB(t *testing.T, engine testdb.Engine) *testdb.DB {
 	t.Helper()
 	db := testdb.Fresh(t, engine)
-	statements, err := schema.Statements()
-	noError(t, err)
+	statements := leasetest.Got(schema.Statements())(t)
 	for _, s := range statements {
 		if strings.Contains(s, "TABLE IF NOT EXISTS lockstep_locks") {
 			db.Exec(t, s)
@@ -164,8 +160,7 @@ var noError, wantError = leasetest.Must, leasetest.Wants
 
 func (e env) held(t *testing.T, key txlock.Key) bool {
 	t.Helper()
-	holders, err := txlock.Holders(t.Context(), e.Admin(), key)
-	noError(t, err)
+	holders := leasetest.Got(txlock.Holders(t.Context(), e.Admin(), key))(t)
 	return len(holders) == 1
 }
 
@@ -279,8 +274,7 @@ func whatShardingDoesNot(t *testing.T, e env) {
 	})
 }
 
-// TestTwoDatabases has the orders of a user in one of two databases, and there in one of four
-// tables. An order is locked where it is, and nowhere else.
+// TestTwoDatabases has the orders of a user in one of two databases, and there in one of four tables.
 func TestTwoDatabases(t *testing.T) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		var databases [2]env

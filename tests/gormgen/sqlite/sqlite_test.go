@@ -31,10 +31,8 @@ var orders = txlock.NewFamily[int64]("order")
 func TestUnlocked(t *testing.T) {
 	logged := new(bytes.Buffer)
 	warnings := logger.New(log.New(logged, "", 0), logger.Config{LogLevel: logger.Warn, IgnoreRecordNotFoundError: true})
-	db, err := gorm.Open(sqlite.Open("file::memory:"), &gorm.Config{Logger: warnings})
-	noError(t, err)
-	pool, err := db.DB()
-	noError(t, err)
+	db := leasetest.Got(gorm.Open(sqlite.Open("file::memory:"), &gorm.Config{Logger: warnings}))(t)
+	pool := leasetest.Got(db.DB())(t)
 	pool.SetMaxOpenConns(1) // each connection has a database of its own
 	t.Cleanup(func() { noError(t, pool.Close()) })
 	noError(t, db.AutoMigrate(&Order{}))
