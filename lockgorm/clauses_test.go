@@ -107,8 +107,7 @@ type act struct {
 	write   func(tx *gorm.DB, stored, fresh any) error
 }
 
-// acts are writes of a new row, or of one that has been loaded, and the clauses of which GORM
-// builds them.
+// acts are writes of a new row, or of one that has been loaded, and the clauses of which GORM builds them.
 var acts = []act{
 	{"Create", []string{"INSERT", "VALUES", "ON CONFLICT"}, func(tx *gorm.DB, _, fresh any) error { return tx.Create(fresh).Error }},
 	{"CreateInBatches", []string{"INSERT", "VALUES"}, func(tx *gorm.DB, _, fresh any) error {
@@ -163,8 +162,7 @@ func (p plot) unchanged(t *testing.T, what, model string) {
 	}
 }
 
-// TestClausesAreGORMs plants something into each clause of each write: it is refused, and
-// nothing is sent.
+// TestClausesAreGORMs plants something into each clause of each write: it is refused, and nothing is sent.
 func TestClausesAreGORMs(t *testing.T) {
 	eachPlot(t, func(t *testing.T, p plot, model string, refused error) {
 		for _, verb := range acts {
@@ -283,8 +281,7 @@ func TestClausesOfHooks(t *testing.T) {
 	})
 }
 
-// TestClausesThatPass compares with plain GORM what is no danger: the rows are the same
-// afterwards, and locked.
+// TestClausesThatPass compares with plain GORM what is no danger: the rows are the same afterwards, and locked.
 func TestClausesThatPass(t *testing.T) {
 	hint := func(name string) clause.Expression {
 		return planted{name, func(c *clause.Clause) {

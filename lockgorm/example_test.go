@@ -122,16 +122,6 @@ func ExampleTransaction() {
 	_ = pay
 }
 
-func ExampleLock() {
-	pay := func(tx *gorm.DB, id int64) error { // inside of db.Transaction
-		if _, err := lockgorm.Lock(tx, Invoices.Key(id)); err != nil {
-			return err
-		}
-		return setPaid(tx, id)
-	}
-	_ = pay
-}
-
 func ExampleWaitAtMost() {
 	pay := func(tx *gorm.DB, id int64) error {
 		_, err := lockgorm.Lock(lockgorm.WaitAtMost(tx, 200*time.Millisecond), Invoices.Key(id))
@@ -222,14 +212,4 @@ func ExampleOnceHandler() {
 		mux.Handle("POST /payments", lockgorm.OnceHandler(db, http.HandlerFunc(pay), idempotency.KeyRequired()))
 	}
 	_ = serve
-}
-
-// A handler behind OnceHandler works in the transaction of its request.
-func ExampleTxOf() {
-	pay := func(w http.ResponseWriter, r *http.Request) {
-		if err := setPaid(lockgorm.TxOf(r.Context()), 42); err == nil {
-			w.WriteHeader(http.StatusCreated)
-		}
-	}
-	_ = pay
 }

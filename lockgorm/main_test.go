@@ -139,8 +139,7 @@ type names struct {
 
 func (n names) TableName(model string) string { return n.tables[model] }
 
-// each runs a test on guarded and plain pools of every engine, with tables for
-// the models.
+// each runs a test on guarded and plain pools of every engine, with tables for the models.
 func each(t *testing.T, models []string, test func(t *testing.T, e *env)) {
 	t.Parallel()
 	for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
@@ -148,9 +147,8 @@ func each(t *testing.T, models []string, test func(t *testing.T, e *env)) {
 	}
 }
 
-// eachSetting runs a test on a guarded pool of every engine, and on a plain one under
-// SkipDefaultTransaction, where GORM drops some of its callbacks, and callbacks registered relative
-// to these lose their place.
+// eachSetting runs a test on a guarded pool of every engine, and on a plain one under SkipDefaultTransaction, where
+// GORM drops some of its callbacks, and callbacks registered relative to these lose their place.
 func eachSetting(t *testing.T, models []string, test func(t *testing.T, e *env)) {
 	each(t, models, func(t *testing.T, e *env) {
 		e.skip = !e.guarded
@@ -202,8 +200,7 @@ func (e *env) openDSN(t *testing.T, dsn string, configure ...func(*gorm.Config))
 	return db
 }
 
-// tenYears is the one PrepareStmtTTL for which GORM starts no goroutine that
-// outlives the pool.
+// tenYears is the one PrepareStmtTTL for which GORM starts no goroutine that outlives the pool.
 const tenYears = 10 * 365 * 24 * time.Hour
 
 // config is a configuration with the tables of the test.
@@ -259,8 +256,7 @@ func closeAfter(t *testing.T, db *gorm.DB) {
 
 func poolOf(t *testing.T, db *gorm.DB) *sql.DB {
 	t.Helper()
-	pool, err := db.DB()
-	noError(t, err)
+	pool := leasetest.Got(db.DB())(t)
 	return pool
 }
 
@@ -270,18 +266,16 @@ func (e *env) held(t *testing.T, keys ...txlock.Key) bool {
 	if e.Engine().Guarded() { // which shows no locks
 		return !slices.ContainsFunc(keys, func(key txlock.Key) bool { return !e.refused(t, key) })
 	}
-	holders, err := txlock.Holders(context.WithoutCancel(t.Context()), e.Admin(), keys...)
-	noError(t, err)
+	holders := leasetest.Got(txlock.Holders(context.WithoutCancel(t.Context()), e.Admin(), keys...))(t)
 	return len(holders) == len(keys)
 }
 
 // refused reports whether the row of a key can't be locked at once.
 func (e *env) refused(t *testing.T, key txlock.Key) bool {
 	t.Helper()
-	tx, err := e.Admin().BeginTx(t.Context(), nil)
-	noError(t, err)
+	tx := leasetest.Got(e.Admin().BeginTx(t.Context(), nil))(t)
 	defer tx.Rollback() //nolint:errcheck // nothing was done in it
-	_, err = tx.ExecContext(t.Context(), "SELECT 1 FROM lockstep_locks WHERE name = ? FOR UPDATE NOWAIT", key.String())
+	_, err := tx.ExecContext(t.Context(), "SELECT 1 FROM lockstep_locks WHERE name = ? FOR UPDATE NOWAIT", key.String())
 	if err != nil && !errors.Is(err, &driver.MySQLError{Number: 3572}) {
 		t.Fatal(err)
 	}
@@ -306,8 +300,7 @@ func (e *env) hold(t *testing.T, keys ...txlock.Key) {
 	if e.Engine().Guarded() {
 		pool = openPool(true, false)(t, e.AdminConfig()).DB()
 	}
-	tx, err := pool.BeginTx(t.Context(), nil)
-	noError(t, err)
+	tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
 	scope, err := txlock.Join(t.Context(), tx, txlock.NothingRead())
 	if err == nil {
 		_, err = scope.LockAll(t.Context(), keys...)

@@ -20,6 +20,7 @@ import (
 	"gorm.io/plugin/dbresolver"
 
 	"github.com/dca00107/lockstep/internal/bridge"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
@@ -65,8 +66,7 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
-// TestErrorsAreTranslated proves that the guard doesn't hide the driver's errors from
-// GORM.
+// TestErrorsAreTranslated proves that the guard doesn't hide the driver's errors from GORM.
 func TestErrorsAreTranslated(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t, func(cfg *gorm.Config) { cfg.TranslateError = true })
@@ -85,11 +85,9 @@ func TestOpenIsGORMs(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		server := testdb.Open(t, engine)
 		config := func() *gorm.Config { return &gorm.Config{Logger: logger.Discard, TranslateError: true} }
-		theirs, err := gorm.Open(mysql.Open(server.DSN()), config())
-		noError(t, err)
+		theirs := leasetest.Got(gorm.Open(mysql.Open(server.DSN()), config()))(t)
 		closeAfter(t, theirs)
-		ours, err := lockgorm.Open(server.DSN(), config())
-		noError(t, err)
+		ours := leasetest.Got(lockgorm.Open(server.DSN(), config()))(t)
 		closeAfter(t, ours)
 		want, got := theirs.Dialector.(*mysql.Dialector), ours.Dialector.(*mysql.Dialector)
 		if !reflect.DeepEqual(*got.Config, *want.Config) {
@@ -101,8 +99,7 @@ func TestOpenIsGORMs(t *testing.T) {
 		equal(t, string(engine)+": Explain", ours.Explain("SELECT ?", "it's"), theirs.Explain("SELECT ?", "it's"))
 		dialector := lockgorm.Dialector(server.DSN()) // which may be opened twice
 		for range 2 {
-			db, err := gorm.Open(dialector, config())
-			noError(t, err)
+			db := leasetest.Got(gorm.Open(dialector, config()))(t)
 			noError(t, lockgorm.Transaction(db, []txlock.Key{newKey()}, func(tx *gorm.DB) error { return tx.Exec("DO 1").Error }))
 			noError(t, poolOf(t, db).Close())
 		}
@@ -120,15 +117,13 @@ func (renamed) Name() string { return "sqlite" }
 func TestUnlocked(t *testing.T) {
 	eachGuarded(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		open := func(dialect gorm.Dialector, options ...lockgorm.Option) (*gorm.DB, error) {
-			db, err := gorm.Open(dialect, e.config())
-			noError(t, err)
+			db := leasetest.Got(gorm.Open(dialect, e.config()))(t)
 			closeAfter(t, db)
 			return db, db.Use(lockgorm.New(options...))
 		}
 		other, id := renamed{mysql.Open(e.DSN())}, newID()
 		parcel := parcels.Key(id)
-		db, err := open(other, lockgorm.Unlocked("postgres", "sqlite"), lockgorm.Check(&Note{}))
-		noError(t, err)
+		db := leasetest.Got(open(other, lockgorm.Unlocked("postgres", "sqlite"), lockgorm.Check(&Note{})))(t)
 		noError(t, db.Create(&Parcel{ID: id, N: 1}).Error)
 		noError(t, lockgorm.Transaction(db, []txlock.Key{parcel}, func(tx *gorm.DB) error {
 			_, err := lockgorm.Lock(lockgorm.WaitAtMost(tx, 1), parcel)
@@ -187,8 +182,7 @@ func TestOtherEngine(t *testing.T) {
 		noError(t, e.open(t).Create(&Order{ID: 1, N: 1}).Error)
 		_, mutate := testdb.Rewritten(t, locksuite.AsAnotherEngine)
 		pool := openPool(e.guarded, false)(t, e.Config(mutate)).DB()
-		db, err := gorm.Open(mysql.New(mysql.Config{Conn: pool, SkipInitializeWithVersion: true}), e.config())
-		noError(t, err)
+		db := leasetest.Got(gorm.Open(mysql.New(mysql.Config{Conn: pool, SkipInitializeWithVersion: true}), e.config()))(t)
 		noError(t, db.Use(lockgorm.New()))
 		for name, call := range onOtherEngine(func(id int64) *Order { return &Order{ID: id} }) {
 			if err := call(db.WithContext(t.Context())); !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan) {
@@ -282,15 +276,14 @@ func (s session) Rollback() error { return s.tx.Rollback().Error }
 // onSource and onReplica are the texts of note 1 in the two databases.
 const onSource, onReplica = 1, 2
 
-// resolved is a pool of a source and a replica. The replica has the tables of the models
-// but none of lockstep's.
+// resolved is a pool of a source and a replica. The replica has the tables of the models but none of lockstep's.
 type resolved struct {
 	*gorm.DB
 	replica *testdb.DB
+	base    bool // whether the pool that is opened first is the source
 }
 
-// openResolved opens the pool of base, and uses dbresolver before the plugin or
-// after it.
+// openResolved opens the pool of base, and uses dbresolver before the plugin or after it.
 func (e *env) openResolved(t *testing.T, replica *testdb.DB, pluginFirst, sources bool, configure func(*gorm.Config)) resolved {
 	t.Helper()
 	dialector := mysql.Open
@@ -308,10 +301,8 @@ func (e *env) openResolved(t *testing.T, replica *testdb.DB, pluginFirst, source
 		slices.Reverse(plugins)
 	}
 	noError(t, errors.Join(db.Use(plugins[0]), db.Use(plugins[1])))
-	t.Cleanup(func() {
-		noError(t, resolver.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() }))
-	})
-	return resolved{db, replica}
+	t.Cleanup(func() { noError(t, resolver.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() })) })
+	return resolved{db, replica, !sources}
 }
 
 // eachResolved runs a test with the plugin before dbresolver and after it.
@@ -328,8 +319,7 @@ func eachResolved(t *testing.T, sources bool, test func(t *testing.T, e *env, db
 	})
 }
 
-// sees reads note 1 in every way, and fails the test unless it has the text of that
-// database.
+// sees reads note 1 in every way, and fails the test unless it has the text of that database.
 func sees(t *testing.T, where string, db *gorm.DB, want int64) {
 	t.Helper()
 	var first, row int64
@@ -341,72 +331,49 @@ func sees(t *testing.T, where string, db *gorm.DB, want int64) {
 	equal(t, where+": the reads", [...]int64{first, row, scanned.N, locked.N}, [...]int64{want, want, want, want})
 }
 
-func TestResolverReadsUnderLocks(t *testing.T) {
-	eachResolved(t, false, func(t *testing.T, e *env, db resolved) {
+// TestResolver reads under locks, and writes models, at the source.
+func TestResolver(t *testing.T) {
+	t.Run("base is the source", func(t *testing.T) { eachResolved(t, false, readsAndWrites) })
+	t.Run("base is neither", func(t *testing.T) { eachResolved(t, true, readsAndWrites) })
+}
+
+func readsAndWrites(t *testing.T, e *env, db resolved) {
+	t.Helper()
+	key, another := e.ensured(t), e.ensured(t)
+	inside := func(tx *gorm.DB) error {
+		e.wantHeld(t, "the key is free inside", key)
+		sees(t, "inside", tx, onSource)
+		sees(t, "inside, with On", tx.Clauses(lockgorm.On(another)).Session(&gorm.Session{}), onSource)
+		e.wantHeld(t, "the key of On is free", another)
+		return tx.Error
+	}
+	noError(t, lockgorm.Transaction(db.Clauses(dbresolver.Write), []txlock.Key{key}, inside))
+	if db.base { // otherwise the pool of transactions is the first one, which is no source
 		sees(t, "outside", db.DB, onReplica)
-		key, another := e.ensured(t), e.ensured(t)
-		wantError(t, "Lock outside", second(lockgorm.Lock(db.DB, key)), txlock.ErrNoTransaction)
 		on := db.Clauses(lockgorm.On(key))
 		wantError(t, "On outside", on.Session(&gorm.Session{}).First(&Note{}).Error, txlock.ErrNoTransaction)
 		wantError(t, "On and FOR UPDATE outside", on.Clauses(clause.Locking{Strength: "UPDATE"}).First(&Note{}).Error, txlock.ErrNoTransaction)
-
-		inside := func(tx *gorm.DB) error {
-			e.wantHeld(t, "the key is free inside", key)
-			sees(t, "inside", tx, onSource)
-			sees(t, "inside, with On", tx.Clauses(lockgorm.On(another)).Session(&gorm.Session{}), onSource)
-			e.wantHeld(t, "the key of On is free", another)
-			sees(t, "inside, FOR UPDATE", tx.Clauses(clause.Locking{Strength: "UPDATE"}).Session(&gorm.Session{}), onSource)
-			var n int64
-			noError(t, tx.Raw("SELECT n FROM "+e.names.tables["Note"]+" WHERE id = 1 FOR UPDATE NOWAIT").Scan(&n).Error)
-			equal(t, "a locking read as text", n, onSource)
-			return tx.Error
-		}
 		noError(t, lockgorm.Transaction(db.DB, []txlock.Key{key}, inside))
-		noError(t, lockgorm.Transaction(db.Clauses(dbresolver.Write), []txlock.Key{key}, inside))
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			noError(t, second(lockgorm.Lock(tx, key)))
-			return inside(tx)
-		}))
 		wantError(t, "a transaction of the replica", lockgorm.Transaction(db.Clauses(dbresolver.Read), []txlock.Key{key}, func(*gorm.DB) error {
 			t.Error("the function runs under a lock of the replica")
 			return nil
 		}), txlock.ErrSchema)
-	})
-}
-
-// writes of a model must be locked and written at the source.
-func TestResolverWrites(t *testing.T) {
-	write := func(t *testing.T, e *env, db resolved) {
-		id, saw := newID(), 0
-		hooks := withHook(db.DB, func(tx *gorm.DB, _ int64) error {
-			saw++
-			e.wantHeld(t, "the hook runs without the lock at the source", orders.Key(id))
-			sees(t, "in the hook", tx, onSource)
-			return nil
-		})
-		noError(t, hooks.Create(&Order{ID: id}).Error)
-		noError(t, hooks.Model(&Order{ID: id}).Update("n", 1).Error)
-		noError(t, hooks.Model(&Order{}).Where("n = ? AND id = ?", 1, id).Update("n", 7).Error)
-		saw-- // its hook has no model
-		noError(t, hooks.Save(&Order{ID: id, N: 2}).Error)
-		equal(t, "hooks", saw, 3)
-		e.wantRows(t, "at the source", 1, "Order", "id = ? AND n = 2", id)
-		noError(t, hooks.Delete(&Order{ID: id}).Error)
-		var n int
-		noError(t, db.replica.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.names.tables["Order"]).Scan(&n))
-		equal(t, "hooks, and rows on the replica", [2]int{saw, n}, [2]int{4, 0})
-		e.wantRows(t, "at the source", 0, "Order", "id = ?", id)
 	}
-	t.Run("base is the source", func(t *testing.T) { eachResolved(t, false, write) })
-	t.Run("base is neither", func(t *testing.T) {
-		eachResolved(t, true, func(t *testing.T, e *env, db resolved) {
-			write(t, e, db)
-			key := e.ensured(t)
-			noError(t, lockgorm.Transaction(db.Clauses(dbresolver.Write), []txlock.Key{key}, func(tx *gorm.DB) error {
-				e.wantHeld(t, "the key is free inside", key)
-				sees(t, "inside", tx, onSource)
-				return nil
-			}))
-		})
+	id, saw := newID(), 0
+	hooks := withHook(db.DB, func(tx *gorm.DB, _ int64) error {
+		saw++
+		e.wantHeld(t, "the hook runs without the lock at the source", orders.Key(id))
+		sees(t, "in the hook", tx, onSource)
+		return nil
 	})
+	noError(t, hooks.Create(&Order{ID: id}).Error)
+	noError(t, hooks.Model(&Order{ID: id}).Update("n", 1).Error)
+	noError(t, hooks.Model(&Order{}).Where("n = ? AND id = ?", 1, id).Update("n", 7).Error) // its hook has no model
+	noError(t, hooks.Save(&Order{ID: id, N: 2}).Error)
+	e.wantRows(t, "at the source", 1, "Order", "id = ? AND n = 2", id)
+	noError(t, hooks.Delete(&Order{ID: id}).Error)
+	var n int
+	noError(t, db.replica.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.names.tables["Order"]).Scan(&n))
+	equal(t, "hooks, and rows on the replica", [2]int{saw, n}, [2]int{5, 0})
+	e.wantRows(t, "at the source", 0, "Order", "id = ?", id)
 }

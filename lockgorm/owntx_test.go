@@ -22,8 +22,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestUnknownRecords sends writes of a Locker without a primary key that names the
-// records. None may be sent, unless On names the keys.
+// TestUnknownRecords sends writes of a Locker without a primary key that names the records.
 func TestUnknownRecords(t *testing.T) {
 	order := func(db *gorm.DB) *gorm.DB { return db.Model(&Order{ID: 41}) }
 	writes := map[string]func(db *gorm.DB) *gorm.DB{
@@ -169,9 +168,8 @@ func TestSkipDefaultTransaction(t *testing.T) {
 	})
 }
 
-// TestItsReadsAreNotPrepared looks into GORM's store of prepared statements, which waits for a
-// connection of the pool while others wait for the store: what the plugin reads by itself isn't
-// there.
+// TestItsReadsAreNotPrepared looks into GORM's store of prepared statements, which waits for a connection of the
+// pool while others wait for the store: what the plugin reads by itself isn't there.
 func TestItsReadsAreNotPrepared(t *testing.T) {
 	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		e.names.tables["Voucher"] = e.CreateTable(t, "vouchers", "code VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
@@ -239,9 +237,9 @@ func increment(db *gorm.DB, order int64) error {
 }
 
 // TestNoUpdateIsLost reads and writes back under a lock that the plugin takes before the hooks, that
-// On takes with the read, and that Transaction takes first, on new keys.
+// On takes with the read, and that Transaction takes first, on new keys; and without one under a version.
 func TestNoUpdateIsLost(t *testing.T) {
-	each(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
+	each(t, append([]string{"Order", "Note"}, versionedModels...), func(t *testing.T, e *env) {
 		db, id := e.openPlugin(t), newID()
 		noError(t, db.Create(&Note{ID: 1}).Error)
 		noError(t, db.Create(&Order{ID: id}).Error)
@@ -259,6 +257,31 @@ func TestNoUpdateIsLost(t *testing.T) {
 		noError(t, manyTimes(func() error {
 			return lockgorm.Transaction(db, []txlock.Key{orders.Key(id), items.Key(id)}, func(tx *gorm.DB) error { return raise(tx, tx) })
 		}))
+		doc := newDoc(t, db).ID
+		save := func(tx *gorm.DB) error {
+			var d Doc
+			if err := tx.First(&d, doc).Error; err != nil {
+				return err
+			}
+			d.N++
+			return tx.Save(&d).Error
+		}
+		levels := []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted}
+		noError(t, together(workers, func(worker int) error {
+			once := func() error { return db.Transaction(save, &sql.TxOptions{Isolation: levels[worker%2]}) }
+			if worker == 0 {
+				once = func() error { return save(db) }
+			}
+			for done := 0; done < rounds; {
+				if err := once(); err == nil {
+					done++
+				} else if !txlock.Retryable(err) && !errors.Is(err, txlock.ErrConflict) {
+					return err
+				}
+			}
+			return nil
+		}))
+		e.wantRows(t, "a save was lost", 1, "Doc", "n = ?", workers*rounds)
 		e.wantRows(t, "an update was lost", 1, "Note", "n = ?", workers*rounds)
 		e.wantRows(t, "an update was lost", 1, "Order", "id = ? AND n = ?", id, 2*workers*rounds)
 	})

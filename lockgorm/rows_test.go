@@ -21,8 +21,7 @@ import (
 
 var halls = txlock.NewFamily[int64]("gorm-hall")
 
-// TestRowsThatMove lets a property move between rows while it is written where it is: each write
-// finds it, once.
+// TestRowsThatMove lets a property move between rows while it is written where it is: each write finds it, once.
 func TestRowsThatMove(t *testing.T) {
 	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		db, b := e.openPlugin(t), newID()*1000
@@ -220,9 +219,8 @@ func TestRowsOfOddStatements(t *testing.T) {
 	})
 }
 
-// TestRowsPlans proves that a write by conditions reads its rows by their primary keys, and so
-// locks no others, in small tables and in large ones. A DELETE takes no hint: where it deletes
-// half of a table the server reads all of it.
+// TestRowsPlans proves that a write by conditions reads its rows by their primary keys, and so locks no others, in
+// small tables and in large ones.
 func TestRowsPlans(t *testing.T) {
 	eachGuarded(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		db, table := e.openPlugin(t), e.names.tables["Parcel"]

@@ -12,6 +12,7 @@ import (
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/schema"
@@ -26,8 +27,7 @@ func onTiDB(t *testing.T, guarded bool) (*testdb.DB, *gorm.DB) {
 	pool.Grant(t, "orders")
 	pool.Exec(t, "REPLACE INTO orders VALUES (1, 1)")
 	on := openPool(guarded, false)(t, pool.Config()).DB()
-	db, err := gorm.Open(mysql.New(mysql.Config{Conn: on, SkipInitializeWithVersion: true}), &gorm.Config{Logger: logger.Discard})
-	noError(t, err)
+	db := leasetest.Got(gorm.Open(mysql.New(mysql.Config{Conn: on, SkipInitializeWithVersion: true}), &gorm.Config{Logger: logger.Discard}))(t)
 	noError(t, db.Use(lockgorm.New()))
 	return pool, db
 }
@@ -74,9 +74,7 @@ func TestTiDBReadBeforeLock(t *testing.T) {
 	_, db := onTiDB(t, true)
 	noError(t, db.Create(&tidbOrder{ID: 3, N: 1}).Error)
 	defer func() { noError(t, db.Delete(&tidbOrder{ID: 3}).Error) }()
-	increment := func(db *gorm.DB) error {
-		return db.Model(&tidbOrder{ID: 3}).Update("n", gorm.Expr("n + 1")).Error
-	}
+	increment := func(db *gorm.DB) error { return db.Model(&tidbOrder{ID: 3}).Update("n", gorm.Expr("n + 1")).Error }
 	runs, fresh := 0, 0
 	noError(t, lockgorm.Transaction(db, []txlock.Key{newKey()}, func(tx *gorm.DB) error {
 		runs++

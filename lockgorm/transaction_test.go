@@ -2,7 +2,6 @@ package lockgorm_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"database/sql"
 	"errors"
@@ -27,17 +26,14 @@ import (
 	"github.com/dca00107/lockstep/txlock/idempotency"
 )
 
-// TestTransactionNested runs in the open transaction, under a savepoint, and leaves
-// retries to the outermost call.
+// TestTransactionNested runs in the open transaction, under a savepoint, and leaves retries to the outermost call.
 func TestTransactionNested(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		for name, db := range nested(t, e) {
 			outer, inner, failing := e.ensured(t), e.ensured(t), e.ensured(t)
 			runs := 0
 			noError(t, lockgorm.Transaction(db, []txlock.Key{outer}, func(tx *gorm.DB) error {
-				noError(t, lockgorm.Transaction(tx, []txlock.Key{inner, outer}, func(tx *gorm.DB) error {
-					return tx.Create(&Note{N: 1}).Error
-				}))
+				noError(t, lockgorm.Transaction(tx, []txlock.Key{inner, outer}, func(tx *gorm.DB) error { return tx.Create(&Note{N: 1}).Error }))
 				e.wantHeld(t, name+": a lock is gone behind the nested Transaction", inner, outer)
 				wantError(t, name, lockgorm.Transaction(tx, []txlock.Key{failing}, func(tx *gorm.DB) error {
 					runs++
@@ -54,8 +50,7 @@ func TestTransactionNested(t *testing.T) {
 	})
 }
 
-// TestTransactionRetries makes the first run the victim of a deadlock. The observer of a guarded pool
-// is told that the transaction is run again.
+// TestTransactionRetries makes the first run the victim of a deadlock.
 func TestTransactionRetries(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		for name, configure := range configs {
@@ -65,8 +60,7 @@ func TestTransactionRetries(t *testing.T) {
 			if e.guarded {
 				dialector = lockgorm.Dialector(e.DSN(), txlock.Observe(observer))
 			}
-			db, err := gorm.Open(dialector, e.config(configure))
-			noError(t, err)
+			db := leasetest.Got(gorm.Open(dialector, e.config(configure)))(t)
 			closeAfter(t, db)
 			key, runs := e.ensured(t), 0
 			noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
@@ -107,26 +101,6 @@ func TestTransactionOptions(t *testing.T) {
 		wantError(t, "a read-only transaction", err, txlock.ErrReadOnly)
 		err = lockgorm.Optimistic(db, key, func(*gorm.DB) error { t.Error("fn runs"); return nil }, nil, &sql.TxOptions{})
 		wantError(t, "the options of two transactions", err, txlock.ErrInvalidOption)
-	})
-}
-
-// TestContextEndsInFunction: if the context ends while the function runs, database/sql rolls the
-// transaction back, and the error is the context's.
-func TestContextEndsInFunction(t *testing.T) {
-	each(t, nil, func(t *testing.T, e *env) {
-		db := e.open(t)
-		for _, name := range []string{"Transaction", "Optimistic", "Once", "OnceValue"} {
-			ctx, cancel := context.WithCancel(t.Context())
-			err := outermost[name](db.WithContext(ctx), newKey(), func(tx *gorm.DB) error {
-				err := tx.Exec("DO 0").Error
-				cancel()
-				for err == nil { // until database/sql has rolled back
-					err = tx.WithContext(context.Background()).Exec("DO 0").Error
-				}
-				return nil
-			})
-			wantError(t, name, err, context.Canceled)
-		}
 	})
 }
 
@@ -206,8 +180,7 @@ func TestUnknownOutcome(t *testing.T) {
 		insert := "INSERT INTO " + e.names.tables["Note"] + " (n) VALUES (1)"
 		for _, arrives := range []bool{false, true} {
 			pool := leasetest.Pool(t, e.DB, e.guarded, testdb.LosingCommits(arrives))
-			db, err := gorm.Open(mysql.New(mysql.Config{Conn: pool}), e.config())
-			noError(t, err)
+			db := leasetest.Got(gorm.Open(mysql.New(mysql.Config{Conn: pool}), e.config()))(t)
 			for name, run := range outermost {
 				runs := 0
 				err := run(db, onceKey(), func(tx *gorm.DB) error { runs++; return tx.Exec(insert).Error })
@@ -283,9 +256,7 @@ func TestOnceValue(t *testing.T) {
 			equal(t, "the value", note, Note{ID: 7})
 			equal(t, "it is first", first, i == 0)
 		}
-		_, first, err := lockgorm.OnceValue(db, onceKey(), func(tx *gorm.DB) (func(), error) {
-			return nil, tx.Create(&Note{ID: 1}).Error
-		})
+		_, first, err := lockgorm.OnceValue(db, onceKey(), func(tx *gorm.DB) (func(), error) { return nil, tx.Create(&Note{ID: 1}).Error })
 		wantError(t, "a function", err, txlock.ErrResult)
 		equal(t, "a function is first", first, false)
 		e.wantRows(t, "all", 1, "Note", "1 = 1")

@@ -12,6 +12,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -26,9 +27,8 @@ func (e *env) counting(t *testing.T, connections int) (*gorm.DB, *testdb.Trips) 
 	return db, trips
 }
 
-// TestTrips counts round trips: a transaction with a lock has no more of them than the same
-// transaction without, for which MySQL needs procedures. A read with On takes its lock with it, a
-// write with CommitWith commits, and both are one round trip each, by GORM's models and by Raw and Exec.
+// TestTrips counts round trips: a transaction with a lock has no more of them than the same transaction without,
+// for which MySQL needs procedures.
 func TestTrips(t *testing.T) {
 	eachGuarded(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db, trips := e.counting(t, 1)
@@ -98,8 +98,7 @@ func TestTripsOfConditions(t *testing.T) {
 		noError(t, db.Use(lockgorm.New()))
 		var open [2]*sql.Conn // which a busy machine may not do while the rows are read beside a transaction
 		for i := range open {
-			conn, err := poolOf(t, db).Conn(t.Context())
-			noError(t, err)
+			conn := leasetest.Got(poolOf(t, db).Conn(t.Context()))(t)
 			open[i] = conn
 		}
 		noError(t, errors.Join(open[0].Close(), open[1].Close()))
@@ -211,8 +210,7 @@ func TestCommitWithRefused(t *testing.T) {
 
 func scopeOf(t *testing.T, tx *gorm.DB) *txlock.Scope {
 	t.Helper()
-	scope, err := lockgorm.Join(tx)
-	noError(t, err)
+	scope := leasetest.Got(lockgorm.Join(tx))(t)
 	return scope
 }
 
@@ -258,8 +256,7 @@ func TestWaitForItself(t *testing.T) {
 // send sends a statement in a transaction that is not prepared: servers prepare no SAVEPOINT.
 func send(t *testing.T, tx *gorm.DB, text string) {
 	t.Helper()
-	pool, err := lockgorm.SQLTx(tx)
-	noError(t, err)
+	pool := leasetest.Got(lockgorm.SQLTx(tx))(t)
 	noError(t, second(pool.ExecContext(tx.Statement.Context, text)))
 }
 
@@ -391,15 +388,12 @@ func TestCommitWithNotUndone(t *testing.T) {
 func (e *env) deadlock(t *testing.T, tx *gorm.DB) error {
 	t.Helper()
 	table := e.names.tables["Note"]
-	rival, err := e.Admin().BeginTx(t.Context(), nil)
-	noError(t, err)
+	rival := leasetest.Got(e.Admin().BeginTx(t.Context(), nil))(t)
 	defer func() { _ = rival.Rollback() }()
 	var first, last int64
 	for i := range 20 {
-		result, err := e.Admin().ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)")
-		noError(t, err)
-		last, err = result.LastInsertId()
-		noError(t, err)
+		result := leasetest.Got(e.Admin().ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)"))(t)
+		last = leasetest.Got(result.LastInsertId())(t)
 		if i == 0 {
 			first = last
 		}
@@ -410,7 +404,7 @@ func (e *env) deadlock(t *testing.T, tx *gorm.DB) error {
 		return tx.Exec("UPDATE "+table+" SET n = n + 2 WHERE id IN (?, ?) ORDER BY id", first, last).Error
 	})
 	noError(t, second(rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", first)))
-	err = <-waited
+	err := <-waited
 	if err == nil {
 		t.Error("there was no deadlock")
 	}

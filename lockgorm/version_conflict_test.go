@@ -14,9 +14,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestConflictThatTheServerFinds proves that a row which somebody else has changed since the
-// snapshot is a conflict in every write, also where the server refuses it by itself, and that
-// another run may end otherwise.
+// TestConflictThatTheServerFinds proves that a row which somebody else has changed since the snapshot is a conflict
+// in every write, also where the server refuses it by itself, and that another run may end otherwise.
 func TestConflictThatTheServerFinds(t *testing.T) {
 	each(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openDSN(t, e.DSN(func(cfg *driver.Config) {
@@ -236,8 +235,7 @@ func TestVersionOfTheSameRowTwice(t *testing.T) {
 
 type undoing func(db *gorm.DB, write func(tx *gorm.DB) error) error
 
-// undone are the ways in which the write of a model is rolled back without the model
-// noticing.
+// undone are the ways in which the write of a model is rolled back without the model noticing.
 var undone = map[string]undoing{
 	"Transaction": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
 		return db.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errInner) })
@@ -315,37 +313,4 @@ func TestVersionOfUndoneCreates(t *testing.T) {
 
 func sqlMode(mode string) func(*driver.Config) {
 	return func(cfg *driver.Config) { cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"} }
-}
-
-// TestVersionLosesNothing raises a number by loading and saving, in several goroutines, in
-// transactions of both levels and in none: in the end it is the number of successful saves.
-func TestVersionLosesNothing(t *testing.T) {
-	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, _ *env, db *gorm.DB) {
-		id := newDoc(t, db).ID
-		save := func(tx *gorm.DB) error {
-			var d Doc
-			if err := tx.First(&d, id).Error; err != nil {
-				return err
-			}
-			d.N++
-			return tx.Save(&d).Error
-		}
-		levels := []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted}
-		noError(t, together(workers, func(worker int) error {
-			once := func() error { return db.Transaction(save, &sql.TxOptions{Isolation: levels[worker%2]}) }
-			if worker == 0 {
-				once = func() error { return save(db) }
-			}
-			for done := 0; done < rounds; {
-				switch err := once(); {
-				case err == nil:
-					done++
-				case !txlock.Retryable(err) && !errors.Is(err, txlock.ErrConflict):
-					return err
-				}
-			}
-			return nil
-		}))
-		equal(t, "saves", load(t, db, id).N, workers*rounds)
-	}))
 }

@@ -11,6 +11,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -100,16 +101,14 @@ func touch(t *testing.T, db *gorm.DB, id int64) {
 
 // writes are the ways to change a loaded Doc to n = 5.
 var writes = map[string]func(tx *gorm.DB, d *Doc) *gorm.DB{
-	"Update":        func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Update("n", 5) },
-	"UpdateColumn":  func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).UpdateColumn("n", 5) },
-	"UpdateColumns": func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).UpdateColumns(Doc{N: 5}) },
-	"map":           func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Updates(map[string]any{"n": 5}) },
-	"struct":        func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Updates(Doc{N: 5}) },
-	"struct of its version": func(tx *gorm.DB, d *Doc) *gorm.DB {
-		return tx.Model(d).Updates(&Doc{N: 5, Version: d.Version})
-	},
-	"another struct": func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Updates(struct{ N int64 }{5}) },
-	"expression":     func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Update("n", gorm.Expr("n + ?", 5)) },
+	"Update":                func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Update("n", 5) },
+	"UpdateColumn":          func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).UpdateColumn("n", 5) },
+	"UpdateColumns":         func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).UpdateColumns(Doc{N: 5}) },
+	"map":                   func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Updates(map[string]any{"n": 5}) },
+	"struct":                func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Updates(Doc{N: 5}) },
+	"struct of its version": func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Updates(&Doc{N: 5, Version: d.Version}) },
+	"another struct":        func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Updates(struct{ N int64 }{5}) },
+	"expression":            func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Update("n", gorm.Expr("n + ?", 5)) },
 	"itself": func(tx *gorm.DB, d *Doc) *gorm.DB {
 		n := d.N
 		d.N = 5
@@ -299,39 +298,35 @@ func TestVersionWithoutThePlugin(t *testing.T) {
 
 func TestAnyVersion(t *testing.T) {
 	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
-		a, b := newDoc(t, db), newDoc(t, db)
+		a, b, s := newDoc(t, db), newDoc(t, db), &Sheet{ID: newID()}
+		noError(t, db.Create(s).Error)
 		anyOf := func() *gorm.DB { return db.Clauses(lockgorm.AnyVersion) }
-		touch(t, db, a.ID)
-		seen := map[lockgorm.Version]bool{a.Version: true, b.Version: true, e.version(t, a.ID): true}
-		is := func(what string, d *Doc, n int) {
+		seen := map[lockgorm.Version]bool{a.Version: true, b.Version: true}
+		is := func(what string, n int, docs ...*Doc) {
 			t.Helper()
-			now := e.version(t, d.ID)
-			if seen[now] {
-				t.Errorf("%s: version %d was there before", what, now)
+			for _, d := range docs {
+				now := e.version(t, d.ID)
+				if seen[now] {
+					t.Errorf("%s: version %d was there before", what, now)
+				}
+				seen[now] = true
+				e.is(t, what, d, now, n)
 			}
-			seen[now] = true
-			e.is(t, what, d, now, n)
 		}
 		noError(t, anyOf().Model(&Doc{}).Where("name <> ?", "").Update("n", 3).Error)
-		is("by where", a, 3)
-		is("by where", b, 3)
+		is("by where", 3, a, b)
 		wantError(t, "who has loaded it before", db.Model(b).Update("n", 4).Error, txlock.ErrConflict)
 		noError(t, anyOf().Model(b).Update("n", 4).Error)
-		is("by model", b, 4)
+		is("by model", 4, b)
 		wantError(t, "the model afterwards", db.Model(b).Update("n", 5).Error, lockgorm.ErrVersion)
 		noError(t, anyOf().Save(&Doc{ID: b.ID, N: 6}).Error)
-		is("Save", b, 6)
+		is("Save", 6, b)
 		wantError(t, "all rows", anyOf().Model(&Doc{}).Update("n", 7).Error, gorm.ErrMissingWhereClause)
 		wantError(t, "all sheets", anyOf().Delete(&Sheet{}).Error, gorm.ErrMissingWhereClause)
 		noError(t, anyOf().Session(&gorm.Session{AllowGlobalUpdate: true}).Model(&Doc{}).Update("n", 7).Error)
-		is("all rows, allowed", a, 7)
-		is("all rows, allowed", b, 7)
-		s := &Sheet{ID: newID()}
-		noError(t, db.Create(s).Error)
-		noError(t, anyOf().Delete(&Sheet{}, s.ID).Error)
+		is("all rows, allowed", 7, a, b)
+		noError(t, errors.Join(anyOf().Delete(&Sheet{}, s.ID).Error, anyOf().Delete(&Doc{}, a.ID).Error, anyOf().Delete(b).Error))
 		e.wantRows(t, "a soft delete doesn't raise the version", 1, "Sheet", "id = ? AND version > ? AND deleted_at IS NOT NULL", s.ID, s.Version)
-		noError(t, anyOf().Delete(&Doc{}, a.ID).Error)
-		noError(t, anyOf().Delete(b).Error)
 		e.wantRows(t, "rows are left", 0, "Doc", "TRUE")
 	}))
 }
@@ -372,6 +367,12 @@ func TestVersionInMemory(t *testing.T) {
 		wantError(t, "Create", fails.Create(unsaved).Error, broken)
 		equal(t, "the version after a create that was rolled back", unsaved.Version, 0)
 		e.wantRows(t, "after a create that was rolled back", 1, "Doc", "TRUE")
+		dry := db.Session(&gorm.Session{DryRun: true})
+		text := dry.Create(unsaved).Statement.SQL.String() + dry.Model(d).Update("n", 5).Statement.SQL.String()
+		if strings.Count(text, "`version`") != 4 || unsaved.Version != 0 {
+			t.Errorf("DryRun: version %d, %s", unsaved.Version, text)
+		}
+		e.is(t, "DryRun", d, d.Version, 0)
 		// A hook writes the same model, before and after the statement.
 		again := withHook(db, func(tx *gorm.DB, _ int64) error {
 			return tx.Session(&gorm.Session{NewDB: true, Context: context.WithoutCancel(t.Context())}).Model(d).UpdateColumn("n", gorm.Expr("n + 1")).Error
@@ -381,47 +382,9 @@ func TestVersionInMemory(t *testing.T) {
 	}))
 }
 
-// TestVersionOfCreates proves what becomes of the versions of models, maps and rows that are created,
-// or not. TestVersionOfARowMadeAnew has all ways to create.
-func TestVersionOfCreates(t *testing.T) {
-	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
-		values := map[string]any{"id": 80, "n": 3}
-		noError(t, db.Model(&Doc{}).Create(values).Error)
-		ofMap := e.version(t, 80)
-		e.is(t, "a map", &Doc{ID: 80}, ofMap, 3)
-		if _, left := values["version"]; left {
-			t.Error("the caller's map has a version")
-		}
-		ignored, duplicate := &Doc{ID: 80, N: 9}, &Doc{ID: 80, N: 9}
-		noError(t, db.Clauses(clause.OnConflict{DoNothing: true}).Create(ignored).Error)
-		wantFailure(t, "a duplicate", db.Create(duplicate).Error)
-		equal(t, "versions of what was not created", [2]lockgorm.Version{ignored.Version, duplicate.Version}, [2]lockgorm.Version{})
-		e.is(t, "what was ignored", ignored, ofMap, 3)
-		var found Doc
-		noError(t, db.Where(Doc{ID: 80}).Assign(Doc{N: 4}).FirstOrCreate(&found).Error)
-		e.is(t, "FirstOrCreate", &found, found.Version, 4)
-		assigned := found.Version
-		if assigned <= ofMap {
-			t.Errorf("Assign has left version %d", assigned)
-		}
-		dry, made := db.Session(&gorm.Session{DryRun: true}), &Doc{}
-		if text := dry.Create(made).Statement.SQL.String(); !strings.Contains(text, "`version`") || made.Version != 0 {
-			t.Errorf("DryRun: version %d, %s", made.Version, text)
-		}
-		if text := dry.Model(&found).Update("n", 5).Statement.SQL.String(); strings.Count(text, "`version`") != 3 || found.Version != assigned {
-			t.Errorf("DryRun: version %d, %s", found.Version, text)
-		}
-		e.is(t, "DryRun", &found, assigned, 4)
-	}))
-}
-
 func TestVersionWritesAndReads(t *testing.T) {
 	t.Parallel()
-	text, err := json.Marshal(Author{ID: 1, Version: 7})
-	noError(t, err)
-	var a Author
-	noError(t, json.Unmarshal(text, &a))
-	equal(t, string(text), a, Author{ID: 1, Version: 7})
+	text := leasetest.Got(json.Marshal(Author{ID: 1, Version: 7}))(t)
 	equal(t, "JSON", string(text), `{"ID":1,"Name":"","Version":7}`)
 	v := lockgorm.Version(3)
 	for _, value := range []any{int64(7), uint64(7), []byte("7"), "7", nil} {
@@ -431,8 +394,5 @@ func TestVersionWritesAndReads(t *testing.T) {
 	for _, bad := range []any{int64(-1), "x", []byte(""), 1.5, true} {
 		wantFailure(t, fmt.Sprintf("%T %v", bad, bad), v.Scan(bad))
 	}
-	value, err := lockgorm.Version(9).Value()
-	noError(t, err)
-	equal(t, "Value", value, any(int64(9)))
 	wantFailure(t, "a version that no row can have", second(lockgorm.Version(1<<63).Value()))
 }
