@@ -24,9 +24,8 @@ func eachEngine(t *testing.T, test func(t *testing.T, engine, dsn string)) {
 // small has a stock that can't be divided evenly, so that rests have to be collected.
 var small = config{buyers: 40, connections: 12, stock: 211, most: 7, takes: time.Millisecond, segments: []int{1, 4, 16}}
 
-// TestSalesSellTheStock proves that every sale sells its stock to the last item and no
-// item twice, that rests are collected from several segments, and that the table and the
-// chart say so.
+// TestSalesSellTheStock proves that every sale sells its stock to the last item and no item twice, that rests are
+// collected from several segments, and that the table and the chart say so.
 func TestSalesSellTheStock(t *testing.T) {
 	eachEngine(t, func(t *testing.T, engine, dsn string) {
 		variable := "LOCKSTEP_" + strings.ToUpper(engine) + "_DSN"
@@ -51,8 +50,7 @@ func TestSalesSellTheStock(t *testing.T) {
 				t.Errorf("line %q", lines[2+i])
 			}
 		}
-		drawing, err := os.ReadFile(filepath.Join(directory, "flashsale-"+engine+".svg"))
-		check(t, err)
+		drawing := leasetest.Got(os.ReadFile(filepath.Join(directory, "flashsale-"+engine+".svg")))(t)
 		bars := bytes.Count(drawing, []byte("<rect")) - 1 // the ground
 		if bars != len(small.segments) {
 			t.Errorf("%d bars in\n%s", bars, drawing)

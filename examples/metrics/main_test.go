@@ -39,11 +39,9 @@ func onServers(t *testing.T, test func(t *testing.T, dsn string)) {
 // is as it should be, and all that the dashboard and the alerts ask for is emitted.
 func TestMetrics(t *testing.T) {
 	onServers(t, func(t *testing.T, dsn string) {
-		database, err := scratch.New(t.Context(), dsn, ddl)
-		check(t, err)
+		database := leasetest.Got(scratch.New(t.Context(), dsn, ddl))(t)
 		t.Cleanup(func() { check(t, database.Drop()) })
-		s, err := newService(database.DSN(), slog.New(slog.DiscardHandler), 6*time.Second)
-		check(t, err)
+		s := leasetest.Got(newService(database.DSN(), slog.New(slog.DiscardHandler), 6*time.Second))(t)
 		t.Cleanup(func() { check(t, s.Close(context.Background())) })
 		server := httptest.NewServer(s)
 		t.Cleanup(server.Close)
@@ -86,8 +84,7 @@ func TestMetrics(t *testing.T) {
 func scrape(t *testing.T, url string) map[string]string {
 	t.Helper()
 	samples := make(map[string]string)
-	response, err := http.Get(url + "/metrics")
-	check(t, err)
+	response := leasetest.Got(http.Get(url + "/metrics"))(t)
 	defer func() { _ = response.Body.Close() }()
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() {
@@ -140,8 +137,7 @@ func exercise(t *testing.T, s *service, url string) {
 	}
 	asked.Wait()
 
-	lost, err := s.leases.Acquire(ctx, txlock.Named("lost"))
-	check(t, err)
+	lost := leasetest.Got(s.leases.Acquire(ctx, txlock.Named("lost")))(t)
 	check(t, s.leases.ForceRelease(ctx, lost.Key()))
 	wants(t, "Renew", lost.Renew(ctx), txlock.ErrLost)
 	_ = lost.Release(ctx)
@@ -149,7 +145,7 @@ func exercise(t *testing.T, s *service, url string) {
 	check(t, drop(ctx, s.leases))
 	deadlock(t, s.db)
 	stale(t, s.db)
-	_, err = s.jobs.Tick(ctx, txlock.Named("failing"), time.Now().Add(-time.Minute), func(context.Context, time.Time) error {
+	_, err := s.jobs.Tick(ctx, txlock.Named("failing"), time.Now().Add(-time.Minute), func(context.Context, time.Time) error {
 		return errors.New("it fails")
 	})
 	leasetest.Fails(t, "the tick", err)
@@ -205,15 +201,13 @@ func stale(t *testing.T, db *sql.DB) {
 	t.Helper()
 	key := txlock.Named("stale")
 	check(t, txlock.Ensure(t.Context(), db, key))
-	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-	check(t, err)
+	tx := leasetest.Got(db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead}))(t)
 	defer func() { _ = tx.Rollback() }()
 	var n int
 	check(t, tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM orders").Scan(&n))
 	check(t, locksqlc.Run(t.Context(), db, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
-	locks, err := locksqlc.Join(t.Context(), tx)
-	check(t, err)
-	_, err = locks.Lock(t.Context(), key)
+	locks := leasetest.Got(locksqlc.Join(t.Context(), tx))(t)
+	_, err := locks.Lock(t.Context(), key)
 	wants(t, "Lock", err, txlock.ErrStaleSnapshot)
 }
 
@@ -253,8 +247,7 @@ const grafana = "../../contrib/grafana/"
 // queriesOf returns the queries of the dashboard.
 func queriesOf(t *testing.T) (queries []string) {
 	t.Helper()
-	text, err := os.ReadFile(grafana + "dashboard.json")
-	check(t, err)
+	text := leasetest.Got(os.ReadFile(grafana + "dashboard.json"))(t)
 	var dashboard struct {
 		Panels []struct {
 			Title   string
@@ -287,9 +280,8 @@ var (
 	aMatcher = regexp.MustCompile(`(\w+)=~?"([^"$]+)"`)
 )
 
-// checkQueries compares the dashboard and the alerts with a scrape that has everything: each
-// name in them is a metric or a label that is emitted, each label they choose by has the
-// value, and each metric is on the dashboard.
+// checkQueries compares the dashboard and the alerts with a scrape that has everything: each name in them is a
+// metric or a label that is emitted, each label they choose by has the value, and each metric is on the dashboard.
 func checkQueries(t *testing.T, emitted map[string]string) {
 	t.Helper()
 	known, metrics := make(map[string]bool), make(map[string]bool)
@@ -310,8 +302,7 @@ func checkQueries(t *testing.T, emitted map[string]string) {
 		}
 	}
 	for _, file := range []string{"alerts.yaml", "alerts_test.yaml"} {
-		text, err := os.ReadFile(grafana + file)
-		check(t, err)
+		text := leasetest.Got(os.ReadFile(grafana + file))(t)
 		queries = append(queries, string(text))
 	}
 	for _, query := range queries {

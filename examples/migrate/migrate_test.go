@@ -26,8 +26,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 func onServers(t *testing.T, test func(t *testing.T, server *testdb.DB, db *sql.DB)) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		server := testdb.Shared(t, engine).OpenLeases(t)
-		db, err := locksqlc.Open(server.AdminDSN())
-		must(t, err)
+		db := leasetest.Got(locksqlc.Open(server.AdminDSN()))(t)
 		t.Cleanup(func() { must(t, db.Close()) })
 		test(t, server, db)
 	})
@@ -76,8 +75,7 @@ func TestShedLock(t *testing.T) {
 		_, err := db.ExecContext(t.Context(), "CREATE TABLE shedlock (name VARCHAR(64) NOT NULL PRIMARY KEY, lock_until TIMESTAMP(3) NOT NULL,"+
 			" locked_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), locked_by VARCHAR(255) NOT NULL)")
 		must(t, err)
-		leases, err := lease.NewManager(db)
-		must(t, err)
+		leases := leasetest.Got(lease.NewManager(db))(t)
 		t.Cleanup(func() { must(t, leases.Close(context.Background())) })
 		report, ours, theirs := txlock.Named("report"), ShedLock(db, "report", "new"), ShedLock(db, "report", "old")
 		for range 2 { // it is released in between
@@ -89,8 +87,7 @@ func TestShedLock(t *testing.T) {
 				return l.Err()
 			}))
 		}
-		release, err := theirs(t.Context())
-		must(t, err)
+		release := leasetest.Got(theirs(t.Context()))(t)
 		defer release()
 		wants(t, "behind a node of ShedLock", Both(t.Context(), ours, leases, report, nil), ErrTaken)
 	})
@@ -104,19 +101,16 @@ func TestArticle(t *testing.T) {
 		must(t, err)
 		_, err = pool.ExecContext(t.Context(), "INSERT INTO articles VALUES (7, 'first', 3)")
 		must(t, err)
-		page, err := os.ReadFile("../../docs/how-to/migrate.md")
-		must(t, err)
+		page := leasetest.Got(os.ReadFile("../../docs/how-to/migrate.md"))(t)
 		block := regexp.MustCompile("(?s)```sql\n(.*?)```").FindSubmatch(page)
 		_, err = pool.ExecContext(t.Context(), string(block[1]))
 		must(t, err)
-		db, err := gorm.Open(mysql.New(mysql.Config{Conn: pool}), &gorm.Config{Logger: logger.Discard})
-		must(t, err)
+		db := leasetest.Got(gorm.Open(mysql.New(mysql.Config{Conn: pool}), &gorm.Config{Logger: logger.Discard}))(t)
 		must(t, db.Use(lockgorm.New()))
 		save := func(text string, version int64) (saved int64) {
 			result, err := pool.ExecContext(t.Context(), "UPDATE articles SET text = ?, version = version + 1 WHERE id = 7 AND version = ?", text, version)
 			must(t, err)
-			saved, err = result.RowsAffected()
-			must(t, err)
+			saved = leasetest.Got(result.RowsAffected())(t)
 			return saved
 		}
 		var a Article

@@ -17,8 +17,7 @@ func TestMain(m *testing.M) {
 	testdb.Main(m)
 }
 
-// TestExample proves that each day has its report, and has it once, although the processes
-// are killed at random.
+// TestExample proves that each day has its report, and has it once, although the processes are killed at random.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {

@@ -25,8 +25,7 @@ func eachServer(t *testing.T, test func(t *testing.T, s server)) {
 func TestDemo(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		var out bytes.Buffer
-		results, err := demo(t.Context(), small, []server{s}, &progress{out: &out})
-		check(t, err)
+		results := leasetest.Got(demo(t.Context(), small, []server{s}, &progress{out: &out}))(t)
 		if len(results) != len(ways) {
 			t.Fatalf("%d results, want %d", len(results), len(ways))
 		}

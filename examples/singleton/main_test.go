@@ -10,8 +10,7 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
-// TestMain is the worker too: the example starts its own program, which is the test
-// here.
+// TestMain is the worker too: the example starts its own program, which is the test here.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == asWorker {
 		main()
@@ -22,14 +21,11 @@ func TestMain(m *testing.M) {
 
 // eachEngine runs a test on every engine, with the DSN of an administrator.
 func eachEngine(t *testing.T, test func(t *testing.T, dsn string)) {
-	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
-		test(t, testdb.Shared(t, engine).Config().FormatDSN())
-	})
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Shared(t, engine).Config().FormatDSN()) })
 }
 
-// TestExample proves that every item is planned and done exactly once although the leader
-// is killed, that another takes over within the time to live, that all processes work, and
-// that the timeline says so.
+// TestExample proves that every item is planned and done exactly once although the leader is killed, that another
+// takes over within the time to live, that all processes work, and that the timeline says so.
 func TestExample(t *testing.T) {
 	eachEngine(t, func(t *testing.T, dsn string) {
 		var out bytes.Buffer
