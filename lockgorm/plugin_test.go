@@ -549,3 +549,34 @@ func TestGuardAgainThroughSessions(t *testing.T) {
 		}
 	})
 }
+
+// TestBypass proves what the package page and lockvet's check bypass say: a write by Exec, Raw, or
+// Table without a model is sent without a lock, and On locks the keys that it names.
+func TestBypass(t *testing.T) {
+	eachGuarded(t, []string{"Tally"}, func(t *testing.T, e *env) {
+		db, tallies, table := e.openPlugin(t), txlock.NewFamily[int64]("tally"), e.names.tables["Tally"]
+		update := "UPDATE " + table + " SET n = 2 WHERE id = ?"
+		for what, write := range map[string]func(db *gorm.DB, id int64) *gorm.DB{
+			"Exec":            func(db *gorm.DB, id int64) *gorm.DB { return db.Exec(update, id) },
+			"Exec of a model": func(db *gorm.DB, id int64) *gorm.DB { return db.Model(&Tally{ID: id}).Exec(update, id) },
+			"Raw": func(db *gorm.DB, id int64) *gorm.DB {
+				return &gorm.DB{Error: drained(db.Raw("DELETE FROM "+table+" WHERE id = ?", id).Rows())}
+			},
+			"Update":        func(db *gorm.DB, id int64) *gorm.DB { return db.Table(table).Where("id = ?", id).Update("n", 2) },
+			"another model": func(db *gorm.DB, id int64) *gorm.DB { return db.Table(table).Model(&Note{ID: id}).Update("n", 2) },
+			"Create":        func(db *gorm.DB, id int64) *gorm.DB { return db.Table(table).Create(map[string]any{"id": -id}) },
+			"Delete":        func(db *gorm.DB, id int64) *gorm.DB { return db.Table(table).Where("id = ?", id).Delete(&Note{}) },
+		} {
+			id := newID()
+			key := tallies.Key(id)
+			noError(t, db.Create(&Tally{ID: id}).Error)
+			within(t, db, func(tx *gorm.DB) {
+				if err := write(tx, id).Error; err != nil || e.held(t, key) {
+					t.Errorf("%s: %v, or it has locked %v: lockvet is wrong", what, err, key)
+				}
+			})
+			noError(t, db.Exec("DELETE FROM "+table).Error)
+			e.lockedBy(t, db, what+" with On", key, func(tx *gorm.DB) error { return write(tx.Clauses(lockgorm.On(key)), id).Error })
+		}
+	})
+}

@@ -244,12 +244,15 @@ func TestUnknownVariable(t *testing.T) {
 	})
 }
 
-// TestCheckFindsReadOnlySession has a data source name by which transactions are read-only.
+// TestCheckFindsReadOnlySession has a data source name by which transactions are read-only, or SHOW doesn't
+// say whether they are.
 func TestCheckFindsReadOnlySession(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		name := map[testdb.Engine]string{testdb.MySQL: "transaction_read_only", testdb.MariaDB: "tx_read_only"}[engine]
-		pool := testdb.Open(t, engine).Connect(t, func(cfg *mysql.Config) { cfg.Params = map[string]string{name: "1"} })
-		demand(t, schema.Check(t.Context(), pool), schema.ErrSession, "_read_only = ON", "remove that from the data source name")
+		for name, says := range map[string]string{name: "_read_only = ON, and a lock is a write: remove that", "sql_select_limit": "remove sql_select_limit"} {
+			pool := testdb.Open(t, engine).Connect(t, func(cfg *mysql.Config) { cfg.Params = map[string]string{name: "1"} })
+			demand(t, schema.Check(t.Context(), pool), schema.ErrSession, says+" from the data source name")
+		}
 	})
 }
 
@@ -443,3 +446,14 @@ func takes(t *testing.T, db *testdb.DB, format, level, statement string) string 
 }
 
 func TestMain(m *testing.M) { testdb.Main(m) }
+
+// TestNilPool proves that a call without a pool says what it needs.
+func TestNilPool(t *testing.T) {
+	t.Parallel()
+	for name, call := range map[string]func(context.Context, *sql.DB) error{
+		"Install": schema.Install, "Check": schema.Check,
+		"CheckCluster": func(ctx context.Context, db *sql.DB) error { return schema.CheckCluster(ctx, db) },
+	} {
+		leasetest.Fails(t, name+"(nil)", call(t.Context(), nil), fmt.Sprintf("%s needs a *sql.DB", name))
+	}
+}

@@ -20,6 +20,7 @@ import (
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -493,11 +494,14 @@ func TestRemediesOfSettings(t *testing.T) {
 // setting out of the data source name, and out of init_connect.
 func (s *stage) remediesOfSessions() {
 	s.Helper()
-	for subject, c := range map[string]struct{ name, value, says string }{
-		"autocommit":    {"autocommit", "0", "remove autocommit=0 from the data source name and from init_connect"},
-		"character set": {"character_set_connection", "latin1", "use charset=utf8mb4 in the data source name, and remove other character sets from it and from init_connect"},
-		"session":       {"completion_type", "CHAIN", "remove the setting from the data source name and from init_connect"},
+	for _, c := range []struct{ subject, name, value, says string }{
+		{"autocommit", "autocommit", "0", "remove autocommit=0 from the data source name and from init_connect"},
+		{"character set", "character_set_connection", "latin1", "use charset=utf8mb4 in the data source name, and remove other character sets from it and from init_connect"},
+		{"session", "completion_type", "CHAIN", "remove the setting from the data source name and from init_connect"},
+		{"session", "sql_select_limit", "1", "remove sql_select_limit from the data source name and from init_connect"},
+		{"session", "sql_select_limit", "1000", "remove sql_select_limit from the data source name and from init_connect"},
 	} {
+		subject := c.subject
 		wrong := func(cfg *mysql.Config) { cfg.Params = map[string]string{c.name: c.value} }
 		if f := s.finding(subject, s.db.Connect(s, wrong)); f.State != ops.Error || !strings.Contains(f.Fix, c.says) {
 			s.Errorf("with %s in the data source name check says %+v, want %q", c.name, f, c.says)
@@ -536,4 +540,51 @@ func (s *stage) account() string {
 	var account string
 	s.must(s.db.Connect(s).QueryRowContext(s.ctx, "SELECT CURRENT_USER()").Scan(&account))
 	return ops.Grantee(account)
+}
+
+// TestErrorRemedies proves that a call which was refused succeeds when what its error says was done.
+func TestErrorRemedies(t *testing.T) {
+	onServers(t, func(t *testing.T, s *stage) {
+		account := s.account()
+		_, host, _ := strings.Cut(account, "@") // which the programs don't know
+		locks := func() error {
+			return locksqlc.Run(s.ctx, s.db.Connect(s), []txlock.Key{orders.Key(1)}, func(*sql.Tx) error { return nil })
+		}
+		for _, c := range []struct {
+			fault, remedy string
+			call          func() error
+		}{
+			{"DROP TABLE lockstep_locks", `schema\.Install\(ctx, db\)`, locks},
+			{"REVOKE UPDATE ON lockstep_locks FROM " + account, "GRANT [^@]*@", locks},
+			{"DROP TABLE lockstep_locks; REVOKE ALL PRIVILEGES, GRANT OPTION FROM " + account, "GRANT .*?@'[^']*'", func() error { return schema.Install(s.ctx, s.db.Connect(s)) }},
+			{"DROP VIEW IF EXISTS lockstep_held", "GRANT .*@'[^']*'; GRANT PROCESS ON .*?@'[^']*'", func() error { return schema.InstallViews(s.ctx, s.db.Connect(s)) }},
+		} {
+			for statement := range strings.SplitSeq(c.fault, "; ") {
+				s.db.Exec(t, statement)
+			}
+			err := c.call()
+			if err == nil {
+				t.Fatalf("in spite of %q the call succeeds", c.fault)
+			}
+			switch remedy := regexp.MustCompile(c.remedy).FindString(err.Error()); {
+			case remedy == "":
+				t.Fatalf("%v has no remedy %s", err, c.remedy)
+			case strings.HasPrefix(remedy, "schema."):
+				s.must(schema.Install(s.ctx, s.db.Admin()))
+			default:
+				for statement := range strings.SplitSeq(remedy, "; ") {
+					if strings.HasSuffix(statement, "@") {
+						statement += host
+					}
+					s.db.Exec(t, statement)
+				}
+			}
+			wants(t, fmt.Sprintf("after what %q says the call", err), c.call(), nil)
+		}
+		for _, found := range s.findings(s.db.Connect(t), "tables", "privileges") {
+			if found.State != ops.OK {
+				t.Errorf("afterwards check says %+v", found)
+			}
+		}
+	})
 }

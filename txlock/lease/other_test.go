@@ -190,7 +190,7 @@ func storm(t *testing.T, kills bool) {
 		m, err := lease.NewManager(pool, lease.TTL(2*time.Second))
 		must(t, err)
 		all.Go(func() {
-			for i := w; time.Now().Before(end); i++ {
+			for i := w; time.Now().Before(end) || !proves(counters[:]); i++ {
 				c := &counters[i%keys]
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				if l, err := c.acquire(ctx, t, m, i%keys); err == nil {
@@ -222,9 +222,6 @@ func storm(t *testing.T, kills bool) {
 	for i := range counters {
 		c, n := &counters[i], number(t, db, fmt.Sprintf("SELECT n FROM %s WHERE id = %d", table, i))
 		t.Logf("%d grants, %d commits acknowledged, %d unknown, the counter is %d; %d connections cut, the server killed or stopped %d times", c.grants, c.acknowledged, c.unknown, n, cuts, stops)
-		if i < keys && c.grants == 0 || c.acknowledged == 0 {
-			t.Error("nothing is proved")
-		}
 		if n < c.acknowledged || n > c.acknowledged+c.unknown {
 			t.Errorf("of %d commits, and %d whose outcome is unknown, %d are there", c.acknowledged, c.unknown, n)
 		}
@@ -268,6 +265,17 @@ type counters struct {
 	mu                            sync.Mutex
 	holder                        *lease.Lease
 	grants, acknowledged, unknown int64
+}
+
+// proves reports whether each counter was raised. On a busy machine that may take until no connection is cut.
+func proves(all []counters) bool {
+	proves := true
+	for i := range all {
+		all[i].mu.Lock()
+		proves = proves && all[i].acknowledged > 0
+		all[i].mu.Unlock()
+	}
+	return proves
 }
 
 // acquire acquires the lease of a counter, and proves that nobody else holds it.
