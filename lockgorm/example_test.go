@@ -213,3 +213,23 @@ func ExampleOnceHandler() {
 	}
 	_ = serve
 }
+
+func ExampleLock() {
+	pay := func(tx *gorm.DB, id int64) error { // inside of db.Transaction
+		if _, err := lockgorm.Lock(tx, Invoices.Key(id)); err != nil {
+			return err
+		}
+		return setPaid(tx, id)
+	}
+	_ = pay
+}
+
+// A handler behind OnceHandler works in the transaction of its request.
+func ExampleTxOf() {
+	pay := func(w http.ResponseWriter, r *http.Request) {
+		if err := setPaid(lockgorm.TxOf(r.Context()), 42); err == nil {
+			w.WriteHeader(http.StatusCreated)
+		}
+	}
+	_ = pay
+}

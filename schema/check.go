@@ -218,7 +218,15 @@ func (c *checking) session(ctx context.Context) (problem, err error) {
 	if err := cmp.Or(err, facts.Unfit); err != nil {
 		return nil, err
 	}
-	if err := c.readVariables(ctx); err != nil {
+	names := []string{"binlog_format", "log_bin", "transaction_read_only", "tx_read_only"}
+	c.variables = make(map[string]string)
+	err = c.readVariables(ctx, names...)
+	if c.variables["transaction_read_only"]+c.variables["tx_read_only"] == "" { // sql_select_limit counts for SHOW
+		for _, name := range names {
+			err = cmp.Or(err, c.readVariables(ctx, name))
+		}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("schema: read the session: %w", err)
 	}
 	for _, name := range []string{"transaction_read_only", "tx_read_only"} {
@@ -226,20 +234,16 @@ func (c *checking) session(ctx context.Context) (problem, err error) {
 			return nil, fmt.Errorf("%w: it has %s = ON, and a lock is a write: remove that from the data source name and from init_connect, and don't SET it", ErrSession, name)
 		}
 	}
-	if c.variables["transaction_read_only"]+c.variables["tx_read_only"] == "" { // the last that SHOW lists; a server has one of them
-		return nil, fmt.Errorf("%w: it shows only a part of its variables: remove sql_select_limit from the data source name and from init_connect", ErrSession)
-	}
 	return nil, nil
 }
 
 // readVariables reads variables that not every server has.
-func (c *checking) readVariables(ctx context.Context) (err error) {
-	rows, err := c.conn.QueryContext(ctx, `SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'transaction_read_only', 'tx_read_only')`)
+func (c *checking) readVariables(ctx context.Context, names ...string) (err error) {
+	rows, err := c.conn.QueryContext(ctx, "SHOW VARIABLES WHERE Variable_name IN ('"+strings.Join(names, "', '")+"')")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	c.variables = make(map[string]string)
 	for rows.Next() {
 		var name, value string
 		if err := rows.Scan(&name, &value); err != nil {

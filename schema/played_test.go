@@ -54,7 +54,7 @@ func (p played) steps() []step {
 	}
 	all := []step{
 		{text: "SELECT @@version, CONCAT(CONNECTION_ID())", rows: row(session.Reply(p.version, "host/3306/shop")...)},
-		{text: "SHOW VARIABLES", rows: row("log_bin", "ON")},
+		{text: "SHOW VARIABLES", rows: row("tx_read_only", "OFF")},
 		{text: "SELECT CONNECTION_ID(), UUID(), SLEEP(0.01)", rows: read(0, 0, 10_050)},
 		{text: "BEGIN"}, {text: "SAVEPOINT"},
 		{text: "SELECT CONNECTION_ID(), UUID()", rows: read(1)},

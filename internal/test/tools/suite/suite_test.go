@@ -42,7 +42,7 @@ func TestParts(t *testing.T) {
 	t.Setenv("MODULES", ". lockgorm")
 	tests := commandsOf(t, "test")
 	for part, texts := range map[string][]string{
-		"gorm":     {" -race .\n", "-run=^(", "|TestSuitePreparing)$ github.com/dca00107/lockstep/lockgorm\n"},
+		"gorm":     {" -race .\n", "-run=^(", "|TestRandomConditions)$ github.com/dca00107/lockstep/lockgorm\n"},
 		"others":   {"/lockstep/txlock/job ", "-parallel=8 -timeout=1m0s ./internal/test/tools/...\n"},
 		"locks":    {" -race ./txlock ./internal/test/locksuite\n", "-run=^(TestLockAllOfTenThousand)$ github.com/dca00107/lockstep/txlock\n"},
 		"stores":   {"-tags=onecpu -race -cpu=1 -run=^(TestStores"},
