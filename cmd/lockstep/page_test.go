@@ -255,7 +255,7 @@ func TestViews(t *testing.T) {
 // TestQuotes proves that the command and a view know the tables of locks, whatever quotes the session's
 // sql_mode has for names.
 func TestQuotes(t *testing.T) {
-	onServers(t, func(t *testing.T, s *stage) {
+	onServers(t, func(_ *testing.T, s *stage) {
 		s.must(schema.InstallViews(s.ctx, s.db.Admin()))
 		_, scope := s.begin()
 		s.lock(scope, orders.Key(42))

@@ -57,5 +57,3 @@ func TestSalesSellTheStock(t *testing.T) {
 		}
 	})
 }
-
-var check = leasetest.Must

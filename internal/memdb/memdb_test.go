@@ -109,3 +109,23 @@ func TestTwoCircles(t *testing.T) {
 		want(t, "the second", result(db, others), errDeadlock)
 	})
 }
+
+// TestEndOfWaits ends waits by a limit, by the context and from outside. What a waiter was ahead of
+// goes on.
+func TestEndOfWaits(t *testing.T) {
+	in(t, func(t *testing.T, db *db) {
+		holder, writer, reader := db.Begin(1), db.Begin(2), db.Begin(3)
+		holder.TryLock("k", true)
+		late := waiting(t, db, writer, "k", false, time.Second)
+		behind := waiting(t, db, reader, "k", true, 0)
+		want(t, "a wait that is too long", result(db, late), errLate)
+		want(t, "the one behind it", result(db, behind), nil)
+		killed := waiting(t, db, writer, "k", false, 0)
+		writer.End(errKilled)
+		want(t, "a wait whose transaction is ended", result(db, killed), errKilled)
+		want(t, "COMMIT", writer.Commit(), errKilled)
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		want(t, "a wait without a context", db.Begin(4).Lock(ctx, "k", false, 0, errLate), context.Canceled)
+	})
+}

@@ -25,10 +25,10 @@ import (
 )
 
 // onOther returns a guarded pool and a manager over it.
-func onOther(t *testing.T, options ...lease.ManagerOption) (*sql.DB, *lease.Manager) {
+func onOther(t *testing.T) (*sql.DB, *lease.Manager) {
 	t.Helper()
 	pool := newPool(t, testdb.Open(t, testdb.Engines()[0]), true)
-	return pool, newManager(t, pool, options...)
+	return pool, newManager(t, pool)
 }
 
 // TestOnOtherGuards: a guarded transaction isn't committed after the lease was lost, and TryAcquire

@@ -12,10 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/go-sql-driver/mysql"
 )
 
 // TestFirstComeFirstServed has 30 waiters granted in the order they came.
