@@ -104,6 +104,9 @@ func TestRefusedOnClusters(t *testing.T) {
 				for _, verb := range []string{"RLock", "TryRLock"} {
 					says(t, verb, verbs[verb](t.Context(), scope, key), schema.ErrMultiPrimary, "lock exclusively")
 				}
+				other, free := joined(t, pool)
+				isError(t, "a try beside what was refused", second(free.TryLock(t.Context(), key)), nil)
+				check(t, other.Rollback())
 				isError(t, "Lock after that", second(scope.Lock(t.Context(), key)), nil)
 				if grant, err := scope.RLock(t.Context(), key); err != nil || grant.Shared() {
 					t.Errorf("RLock of what is held exclusively: %+v, %v", grant, err)

@@ -2,6 +2,7 @@ package txlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -10,9 +11,8 @@ import (
 	"github.com/dca00107/lockstep/schema"
 )
 
-// singles are the databases that this process has found not to be on a multi-primary cluster,
-// by their names.
-var singles sync.Map
+// primaries says of the databases that this process has asked, by their names, whether there is one primary.
+var primaries sync.Map
 
 // OnePrimary makes sure that the database is not on a multi-primary cluster, where a lock that
 // writes nothing doesn't exclude writers on other nodes, and one that writes excludes them at the
@@ -34,14 +34,27 @@ func (internals) OnePrimary(ctx context.Context, s *Scope) error {
 // mayShare returns schema.ErrEngine where no row can be locked shared.
 func (s *state) mayShare() error { return session.Lacks(s.server.Engine, s.server.Lacks.Shared) }
 
+// beforeShared refuses a shared lock before it is taken. A guarded pool asks for a cluster afterwards, since
+// the question would begin the transaction, until the process knows of the cluster.
+func (s *state) beforeShared(ctx context.Context) error {
+	err := s.mayShare()
+	if one, known := primaries.Load(s.server.Name); err == nil && (s.txState == nil || known && one == false) {
+		err = s.onePrimary(ctx)
+	}
+	return err
+}
+
 // onePrimary makes sure, under the mutex, that the database has one primary.
 func (s *state) onePrimary(ctx context.Context) error {
-	if _, ok := singles.Load(s.server.Name); ok {
+	if one, _ := primaries.Load(s.server.Name); one == true {
 		return nil
 	}
-	if err := schema.CheckCluster(s.own(ctx, guard.Call{}), s.tx); err != nil {
+	err := schema.CheckCluster(s.own(ctx, guard.Call{}), s.tx)
+	if several := errors.Is(err, schema.ErrMultiPrimary); err == nil || several {
+		primaries.Store(s.server.Name, !several)
+	}
+	if err != nil {
 		return fmt.Errorf("lock exclusively, in transactions that write: %w", err)
 	}
-	singles.Store(s.server.Name, struct{}{})
 	return nil
 }

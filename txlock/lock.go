@@ -47,7 +47,8 @@ func (s *Scope) TryLock(ctx context.Context, key Key) (Grant, error) {
 // that already holds the key exclusively keeps that lock.
 //
 // On a multi-primary cluster RLock returns schema.ErrMultiPrimary, because a shared lock cannot
-// exclude writers on other nodes; the transaction stays open. It also returns the errors of Lock.
+// exclude writers on other nodes; the transaction stays open. The first such call of a process may
+// have locked the key until its end. RLock also returns the errors of Lock.
 func (s *Scope) RLock(ctx context.Context, key Key) (Grant, error) {
 	return s.lock(ctx, key, request{verb: "lock shared", shared: true, atMost: s.atMost})
 }
@@ -172,7 +173,7 @@ func (a *attempt) run(ctx context.Context, key Key) (hold, error) {
 		err = a.checked(a.snapshot)
 	}
 	if err == nil && a.shared {
-		err = a.mayShare()
+		err = a.beforeShared(ctx)
 	}
 	shown := a.version
 	if err == nil && a.compares {

@@ -153,6 +153,10 @@ func shares(e *env) {
 // refusesShared tells that a shared lock is refused, and nothing else with it.
 func (e *env) refusesShared(key txlock.Key) {
 	e.Helper()
+	first := e.begin() // of the process, perhaps: it may keep the lock
+	_, err := first.RLock(e.Context(), key)
+	e.wants(err, schema.ErrMultiPrimary)
+	e.wants(first.Rollback(), nil)
 	s := e.begin()
 	for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.RLock, s.TryRLock, s.WaitAtMost(time.Second).RLock} {
 		_, err := verb(e.Context(), key)
