@@ -38,7 +38,7 @@ func (s *state) mayShare() error { return session.Lacks(s.server.Engine, s.serve
 // the question would begin the transaction, until the process knows of the cluster.
 func (s *state) beforeShared(ctx context.Context) error {
 	err := s.mayShare()
-	if one, known := primaries.Load(s.server.Name); err == nil && (s.txState == nil || known && one == false) {
+	if one, _ := primaries.Load(s.server.Name); err == nil && (s.txState == nil || one == false) {
 		err = s.onePrimary(ctx)
 	}
 	return err
