@@ -21,32 +21,20 @@ var primaries sync.Map
 func (internals) OnePrimary(ctx context.Context, s *Scope) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	err := s.mayShare()
-	if err == nil {
-		err = s.onePrimary(ctx)
-	}
+	err := s.mayShare(ctx, true)
 	if err != nil {
 		return s.failed("detect a cluster", err)
 	}
 	return nil
 }
 
-// mayShare returns schema.ErrEngine where no row can be locked shared.
-func (s *state) mayShare() error { return session.Lacks(s.server.Engine, s.server.Lacks.Shared) }
-
-// beforeShared refuses a shared lock before it is taken. A guarded pool asks for a cluster afterwards, since
-// the question would begin the transaction, until the process knows of the cluster.
-func (s *state) beforeShared(ctx context.Context) error {
-	err := s.mayShare()
-	if one, _ := primaries.Load(s.server.Name); err == nil && (s.txState == nil || one == false) {
-		err = s.onePrimary(ctx)
+// mayShare makes sure, under the mutex, that a shared lock excludes writers: that the server has such locks, and
+// that the database has one primary. If it is not to ask, it does so only where the process knows of a cluster.
+func (s *state) mayShare(ctx context.Context, asks bool) error {
+	if err := session.Lacks(s.server.Engine, s.server.Lacks.Shared); err != nil {
+		return err
 	}
-	return err
-}
-
-// onePrimary makes sure, under the mutex, that the database has one primary.
-func (s *state) onePrimary(ctx context.Context) error {
-	if one, _ := primaries.Load(s.server.Name); one == true {
+	if one, known := primaries.Load(s.server.Name); one == true || !known && !asks {
 		return nil
 	}
 	err := schema.CheckCluster(s.own(ctx, guard.Call{}), s.tx)

@@ -173,7 +173,7 @@ func (a *attempt) run(ctx context.Context, key Key) (hold, error) {
 		err = a.checked(a.snapshot)
 	}
 	if err == nil && a.shared {
-		err = a.beforeShared(ctx)
+		err = a.mayShare(ctx, a.txState == nil) // of a guarded pool the question would begin the transaction
 	}
 	shown := a.version
 	if err == nil && a.compares {
@@ -203,7 +203,7 @@ func (a *attempt) run(ctx context.Context, key Key) (hold, error) {
 	case err == nil && shown < a.version:
 		err = fmt.Errorf("%w: version %d in the snapshot, %d in the row", ErrStaleSnapshot, shown, a.version)
 	case err == nil && a.shared:
-		err = a.onePrimary(ctx) // after the lock, which begins the transaction
+		err = a.mayShare(ctx, true)
 	}
 	if err != nil {
 		return h, a.failure(a.verb, key, a.busy(err))
