@@ -266,10 +266,12 @@ func (l *look) locksOfMariaDB(ctx context.Context) error {
 	return nil
 }
 
+// bare drops the quotes of names.
+var bare = strings.NewReplacer("`", "", `"`, "")
+
 // tableOf reads the name of a table, whose quotes are those of the session's sql_mode. A name of a database
 // may have a dot.
 func (l *look) tableOf(name string) (database, table string) {
-	bare := strings.NewReplacer("`", "", `"`, "")
 	name = bare.Replace(name)
 	if table, ours := strings.CutPrefix(name, bare.Replace(l.Database)+"."); ours {
 		return l.Database, table
