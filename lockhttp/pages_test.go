@@ -181,11 +181,7 @@ func TestMany(t *testing.T) {
 		s := open(t, db)
 		n := testdb.Long(1_000, 10_000)
 		_, scope := s.begin()
-		family := txlock.NewFamily[int]("many")
-		var keys []txlock.Key
-		for i := range n {
-			keys = append(keys, family.Key(i+1))
-		}
+		keys := leasetest.Many(n)
 		s.must(second(scope.LockAll(t.Context(), keys...)))
 		last := fmt.Sprintf("%d to %d of %d", n-99, n, n)
 		body := s.shows(fmt.Sprintf("locks?sort=key&q=many&page=%d", n/100), last)

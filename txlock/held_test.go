@@ -131,53 +131,60 @@ var refusals = map[string]struct {
 	"CompareAndBump":     {txlock.ErrWaitTimeout, verbs["CompareAndBump of 7"].within(20 * time.Millisecond)},
 }
 
-// TestRefusalsNameTheHolder: each refusal names the holder, to the observer too, and the look leaves the transaction and its snapshot as they were.
-func TestRefusalsNameTheHolder(t *testing.T) {
+// onKindsAndPools runs a test with keys of both kinds, on guarded and plain pools.
+func onKindsAndPools(t *testing.T, test func(t *testing.T, db *testdb.DB, kind string, newKey func() txlock.Key, guarded bool)) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for kind, newKey := range map[string]func() txlock.Key{"named": named, "hashed": hashed} {
 			for _, guarded := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/guarded=%t", kind, guarded), func(t *testing.T) {
 					t.Parallel()
-					looks, _ := looksOn(t, db, nil)
-					told := new(answers)
-					pool := slowPool(t, db, guarded, 0, looks, told.observe, impatience)
-					key := newKey()
-					holder := till(t, db, key)
-					committed(t, db, another(key))
-					for i, name := range slices.Sorted(maps.Keys(refusals)) {
-						verb := refusals[name]
-						if !testdb.Meet(i, kind == "hashed", guarded) {
-							continue
-						}
-						var s *session
-						err := untilNamed(t, verb.want, func() error {
-							if s != nil {
-								s.commit(t)
-							}
-							s = pool.begin(t)
-							return second(verb.call(s.Scope, t.Context(), key))
-						})
-						holder.names(t, err, key)
-						if name != "LockAny" { // who looks once, behind its tries
-							holder.names(t, told.to(key).Err, key)
-						}
-						// MariaDB may answer so to an UPDATE of a hashed key: then the lock itself has read.
-						hasRead := strings.Contains(err.Error(), "the server interrupted the statement")
-						n := s.seesNew(t, db)
-						testdb.ErrorIf(t, n != 1 && !hasRead, "the transaction sees %d rows of what was committed since", n)
-						wants(t, "Verify", s.Verify(t.Context()), nil)
-						if t.Failed() {
-							t.Fatal(name)
-						}
-						s.commit(t)
-					}
-					if guarded { // on a plain pool only Join has the option
-						holder.names(t, untilNamed(t, txlock.ErrBusy, func() error {
-							return locksqlc.TryDo(t.Context(), pool.pool, key, func(context.Context) error { return nil })
-						}), key)
-					}
+					test(t, db, kind, newKey, guarded)
 				})
 			}
+		}
+	})
+}
+
+// TestRefusalsNameTheHolder: each refusal names the holder, to the observer too, and the look leaves the transaction and its snapshot as they were.
+func TestRefusalsNameTheHolder(t *testing.T) {
+	onKindsAndPools(t, func(t *testing.T, db *testdb.DB, kind string, newKey func() txlock.Key, guarded bool) {
+		looks, _ := looksOn(t, db, nil)
+		told := new(answers)
+		pool := slowPool(t, db, guarded, 0, looks, told.observe, impatience)
+		key := newKey()
+		holder := till(t, db, key)
+		committed(t, db, another(key))
+		for i, name := range slices.Sorted(maps.Keys(refusals)) {
+			verb := refusals[name]
+			if !testdb.Meet(i, kind == "hashed", guarded) {
+				continue
+			}
+			var s *session
+			err := untilNamed(t, verb.want, func() error {
+				if s != nil {
+					s.commit(t)
+				}
+				s = pool.begin(t)
+				return second(verb.call(s.Scope, t.Context(), key))
+			})
+			holder.names(t, err, key)
+			if name != "LockAny" { // who looks once, behind its tries
+				holder.names(t, told.to(key).Err, key)
+			}
+			// MariaDB may answer so to an UPDATE of a hashed key: then the lock itself has read.
+			hasRead := strings.Contains(err.Error(), "the server interrupted the statement")
+			n := s.seesNew(t, db)
+			testdb.ErrorIf(t, n != 1 && !hasRead, "the transaction sees %d rows of what was committed since", n)
+			wants(t, "Verify", s.Verify(t.Context()), nil)
+			if t.Failed() {
+				t.Fatal(name)
+			}
+			s.commit(t)
+		}
+		if guarded { // on a plain pool only Join has the option
+			holder.names(t, untilNamed(t, txlock.ErrBusy, func() error {
+				return locksqlc.TryDo(t.Context(), pool.pool, key, func(context.Context) error { return nil })
+			}), key)
 		}
 	})
 }

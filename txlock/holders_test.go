@@ -91,48 +91,41 @@ var waits = map[string]verb{
 
 // TestSlowWaitsNameTheHolder: the observer is told for whom a slow wait was, of that key only, and the look leaves the transaction as it was.
 func TestSlowWaitsNameTheHolder(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for kind, newKey := range map[string]func() txlock.Key{"named": named, "hashed": hashed} {
-			for _, guarded := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/guarded=%t", kind, guarded), func(t *testing.T) {
-					t.Parallel()
-					for i, name := range slices.Sorted(maps.Keys(waits)) {
-						wait := waits[name]
-						if !testdb.Meet(i, kind == "hashed", guarded) {
-							continue
-						}
-						key := newKey()
-						committed(t, db, another(key))
-						var told *answers
-						var holder *session
-						for begun := time.Now(); time.Since(begun) < 5*time.Minute; { // a look may end with the wait, or with its limit
-							t.Run(name, func(t *testing.T) { // whose pools are closed then
-								looks, l := looksOn(t, db, nil)
-								told = new(answers)
-								s := slowPool(t, db, guarded, 10*time.Millisecond, looks, told.observe).begin(t)
-								holder = till(t, db, key)
-								wants(t, name, slowly(t, holder, looks, l, func() error { return second(wait(s.Scope, t.Context(), key)) }), nil)
-								equal(t, "rows that the transaction sees of what was committed since", s.seesNew(t, db), 1)
-								wants(t, "Verify", s.Verify(t.Context()), nil)
-								s.commit(t)
-								equal(t, "looks that are left", testdb.InUse(looks), 0)
-							})
-							if t.Failed() || told.to(key).Held != nil {
-								break
-							}
-						}
-						if t.Failed() {
-							return
-						}
-						if held := told.to(key).Held; held == nil {
-							t.Fatalf("%s: nobody is named", name)
-						} else {
-							holder.names(t, fmt.Errorf("%q: %w", key, held), key)
-						}
-						equal(t, name+": who is said to have had what was free", told.to(another(key)).Held, nil)
-					}
-				})
+	onKindsAndPools(t, func(t *testing.T, db *testdb.DB, kind string, newKey func() txlock.Key, guarded bool) {
+		for i, name := range slices.Sorted(maps.Keys(waits)) {
+			wait := waits[name]
+			if !testdb.Meet(i, kind == "hashed", guarded) {
+				continue
 			}
+			key := newKey()
+			committed(t, db, another(key))
+			var told *answers
+			var holder *session
+			for begun := time.Now(); time.Since(begun) < 5*time.Minute; { // a look may end with the wait, or with its limit
+				t.Run(name, func(t *testing.T) { // whose pools are closed then
+					looks, l := looksOn(t, db, nil)
+					told = new(answers)
+					s := slowPool(t, db, guarded, 10*time.Millisecond, looks, told.observe).begin(t)
+					holder = till(t, db, key)
+					wants(t, name, slowly(t, holder, looks, l, func() error { return second(wait(s.Scope, t.Context(), key)) }), nil)
+					equal(t, "rows that the transaction sees of what was committed since", s.seesNew(t, db), 1)
+					wants(t, "Verify", s.Verify(t.Context()), nil)
+					s.commit(t)
+					equal(t, "looks that are left", testdb.InUse(looks), 0)
+				})
+				if t.Failed() || told.to(key).Held != nil {
+					break
+				}
+			}
+			if t.Failed() {
+				return
+			}
+			if held := told.to(key).Held; held == nil {
+				t.Fatalf("%s: nobody is named", name)
+			} else {
+				holder.names(t, fmt.Errorf("%q: %w", key, held), key)
+			}
+			equal(t, name+": who is said to have had what was free", told.to(another(key)).Held, nil)
 		}
 	})
 }

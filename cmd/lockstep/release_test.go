@@ -501,25 +501,24 @@ func (s *stage) remediesOfSessions() {
 		{"session", "sql_select_limit", "1", "remove sql_select_limit from the data source name and from init_connect"},
 		{"session", "sql_select_limit", "1000", "remove sql_select_limit from the data source name and from init_connect"},
 	} {
-		subject := c.subject
 		wrong := func(cfg *mysql.Config) { cfg.Params = map[string]string{c.name: c.value} }
-		if f := s.finding(subject, s.db.Connect(s, wrong)); f.State != ops.Error || !strings.Contains(f.Fix, c.says) {
+		if f := s.finding(c.subject, s.db.Connect(s, wrong)); f.State != ops.Error || !strings.Contains(f.Fix, c.says) {
 			s.Errorf("with %s in the data source name check says %+v, want %q", c.name, f, c.says)
 		}
-		if f := s.finding(subject, s.db.Connect(s)); f.State != ops.OK {
+		if f := s.finding(c.subject, s.db.Connect(s)); f.State != ops.OK {
 			s.Errorf("without it check says %+v", f)
 		}
 		s.db.Exec(s, "SET GLOBAL init_connect = 'SET "+c.name+" = "+c.value+"'")
-		if f := s.finding(subject, s.db.Connect(s)); f.State != ops.Error || !strings.Contains(f.Fix, c.says) {
+		if f := s.finding(c.subject, s.db.Connect(s)); f.State != ops.Error || !strings.Contains(f.Fix, c.says) {
 			s.Errorf("with %s in init_connect check says %+v, want %q", c.name, f, c.says)
 		}
-		if subject == "character set" {
-			if f := s.finding(subject, s.db.Connect(s, mysqlCharset)); f.State != ops.OK {
+		if c.subject == "character set" {
+			if f := s.finding(c.subject, s.db.Connect(s, mysqlCharset)); f.State != ops.OK {
 				s.Errorf("with charset=utf8mb4 check says %+v", f)
 			}
 		}
 		s.db.Exec(s, "SET GLOBAL init_connect = ''")
-		if f := s.finding(subject, s.db.Connect(s)); f.State != ops.OK {
+		if f := s.finding(c.subject, s.db.Connect(s)); f.State != ops.OK {
 			s.Errorf("without %s in init_connect check says %+v", c.name, f)
 		}
 	}

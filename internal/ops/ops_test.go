@@ -62,11 +62,7 @@ func TestLookAtMany(t *testing.T) {
 		pool := db.Connect(t)
 		fill(t, db, testdb.Long(1000, 300_000))
 		holdLeases(t, db, testdb.Long(10, 20_000))
-		family := txlock.NewFamily[int]("many")
-		var keys []txlock.Key
-		for i := range holders*each + 1 {
-			keys = append(keys, family.Key(i+1))
-		}
+		keys := leasetest.Many(holders*each + 1)
 		must(t, txlock.Ensure(t.Context(), pool, keys...))
 		for i := range holders {
 			scope := begin(t, pool)

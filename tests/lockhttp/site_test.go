@@ -448,11 +448,7 @@ func TestManyRows(t *testing.T) {
 	s := visit(t, one(), plain)
 	n := testdb.Long(2_000, 10_000)
 	_, scope := s.begin()
-	family := txlock.NewFamily[int]("many")
-	var keys []txlock.Key
-	for i := range n {
-		keys = append(keys, family.Key(i+1))
-	}
+	keys := leasetest.Many(n)
 	s.must(second(scope.LockAll(t.Context(), keys...)))
 	s.open("locks?sort=key&q=many")
 	s.becomes(fmt.Sprintf("1 to 100 of %d", n), "Live")

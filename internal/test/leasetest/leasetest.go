@@ -16,6 +16,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // Must ends the test at an error.
@@ -71,6 +72,15 @@ func Fails(t testing.TB, what string, err error, parts ...string) {
 		return
 	}
 	Says(t, what, err.Error(), parts...)
+}
+
+// Many returns the first n keys of a family of this name.
+func Many(n int) (keys []txlock.Key) {
+	family := txlock.NewFamily[int]("many")
+	for i := range n {
+		keys = append(keys, family.Key(i+1))
+	}
+	return keys
 }
 
 // Higher demands that a lease has a higher token than one before it.

@@ -64,7 +64,10 @@ func makeAndDie(how string) error {
 		panic("on purpose")
 	case "kill":
 		self, err := os.FindProcess(os.Getpid())
-		return errors.Join(err, self.Kill())
+		if err != nil {
+			return err
+		}
+		return self.Kill()
 	}
 	return errors.Join(process.close(), sweeping.end())
 }
