@@ -60,9 +60,8 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 				continue // TestReadmeIsItsFiles, and tests/doctest for a part
 			}
 			for piece := range strings.SplitSeq(block[2], "\n\n") {
-				if want := strings.TrimSpace(space.ReplaceAllString(piece, " ")); !strings.Contains(compiled, want) {
-					t.Errorf("%s: not in any of the files:\n%s", page, piece)
-				}
+				want := strings.TrimSpace(space.ReplaceAllString(piece, " "))
+				testdb.ErrorIf(t, !strings.Contains(compiled, want), "%s: not in any of the files:\n%s", page, piece)
 			}
 		}
 	}
@@ -89,9 +88,8 @@ func TestReadmeIsItsFiles(t *testing.T) {
 		t.Fatalf("%d programs, %v", len(programs), err)
 	}
 	for _, program := range programs {
-		if name, _ := filepath.Rel(files, program); texts[filepath.ToSlash(name)] == "" {
-			t.Errorf("none of %v shows %s", shown, program)
-		}
+		name, _ := filepath.Rel(files, program)
+		testdb.ErrorIf(t, texts[filepath.ToSlash(name)] == "", "none of %v shows %s", shown, program)
 	}
 }
 
@@ -122,9 +120,7 @@ func TestStart(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), filepath.Join(bin, program))
 			cmd.Env = append(os.Environ(), "SHOP_DSN="+dsn)
 			out, err := cmd.CombinedOutput()
-			if err != nil || !regexp.MustCompile(want).Match(out) {
-				t.Errorf("%s: %v, it prints\n%s\nwant %s", program, err, out, want)
-			}
+			testdb.ErrorIf(t, err != nil || !regexp.MustCompile(want).Match(out), "%s: %v, it prints\n%s\nwant %s", program, err, out, want)
 		}
 	})
 }

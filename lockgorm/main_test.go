@@ -247,9 +247,8 @@ func closeAfter(t *testing.T, db *gorm.DB) {
 	t.Helper()
 	pool := poolOf(t, db)
 	t.Cleanup(func() {
-		if n := testdb.InUse(pool); n != 0 {
-			t.Errorf("%d connections are in use at the end", n)
-		}
+		n := testdb.InUse(pool)
+		testdb.ErrorIf(t, n != 0, "%d connections are in use at the end", n)
 		_ = pool.Close()
 	})
 }
@@ -323,26 +322,21 @@ func (e *env) count(t *testing.T, model, where string, args ...any) int {
 // wantRows fails the test unless so many rows of a model are where.
 func (e *env) wantRows(t *testing.T, what string, want int, model, where string, args ...any) {
 	t.Helper()
-	if n := e.count(t, model, where, args...); n != want {
-		t.Errorf("%s: %d rows of %s where %s, %v, want %d", what, n, model, where, args, want)
-	}
+	n := e.count(t, model, where, args...)
+	testdb.ErrorIf(t, n != want, "%s: %d rows of %s where %s, %v, want %d", what, n, model, where, args, want)
 }
 
 // wantHeld fails the test unless somebody holds all keys exclusively.
 func (e *env) wantHeld(t *testing.T, what string, keys ...txlock.Key) {
 	t.Helper()
-	if len(keys) > 0 && !e.held(t, keys...) {
-		t.Errorf("%s: not all are held: %v", what, keys)
-	}
+	testdb.ErrorIf(t, len(keys) > 0 && !e.held(t, keys...), "%s: not all are held: %v", what, keys)
 }
 
 // wantFree fails the test unless somebody else could lock each of the keys now.
 func (e *env) wantFree(t *testing.T, what string, keys ...txlock.Key) {
 	t.Helper()
 	for _, key := range keys {
-		if !e.free(t, key) {
-			t.Errorf("%s: %v is not free", what, key)
-		}
+		testdb.ErrorIf(t, !e.free(t, key), "%s: %v is not free", what, key)
 	}
 }
 
@@ -363,15 +357,11 @@ func second[T any](_ T, err error) error { return err }
 // equal fails the test unless the values are equal.
 func equal[T comparable](t *testing.T, what string, got, want T) {
 	t.Helper()
-	if got != want {
-		t.Errorf("%s: %v, want %v", what, got, want)
-	}
+	testdb.ErrorIf(t, got != want, "%s: %v, want %v", what, got, want)
 }
 
 // wantCure fails the test unless the error matches, and says how to cure it.
 func wantCure(t *testing.T, err, want error, cure string) {
 	t.Helper()
-	if !errors.Is(err, want) || !strings.Contains(err.Error(), cure) {
-		t.Errorf("%v, want %v and %q", err, want, cure)
-	}
+	testdb.ErrorIf(t, !errors.Is(err, want) || !strings.Contains(err.Error(), cure), "%v, want %v and %q", err, want, cure)
 }

@@ -256,9 +256,8 @@ func conditions[M any](t *testing.T, e *env, model string, from int, writes map[
 		if !maps.Equal(rows(plain, b), before) {
 			t.Fatalf("%s: it was written", text)
 		}
-		if err := write(db.Clauses(lockgorm.On(lockgorm.NoLock...)).Session(&gorm.Session{})); errors.Is(err, txlock.ErrInvalidKey) {
-			t.Errorf("%s: with On: %v", text, err)
-		}
+		err := write(db.Clauses(lockgorm.On(lockgorm.NoLock...)).Session(&gorm.Session{}))
+		testdb.ErrorIf(t, errors.Is(err, txlock.ErrInvalidKey), "%s: with On: %v", text, err)
 		fill(b)
 	}
 }

@@ -131,9 +131,7 @@ func TestUnlocked(t *testing.T) {
 			noError(t, tx.Clauses(lockgorm.On(parcel)).Take(new(Parcel)).Error)
 			noError(t, tx.Model(new(Parcel)).Where("n = 1").Update("n", 2).Error)
 			noError(t, tx.Clauses(lockgorm.Loaded(&Parcel{ID: id})).Model(new(Parcel)).UpdateColumn("n", 3).Error)
-			if e.held(t, parcel) {
-				t.Error("a lock was taken")
-			}
+			testdb.ErrorIf(t, e.held(t, parcel), "a lock was taken")
 			return tx.Model(&Parcel{ID: id}).Clauses(lockgorm.CommitWith(1)).Update("n", 4).Error
 		}))
 		wantError(t, "Optimistic", lockgorm.Optimistic(db, parcel, func(tx *gorm.DB) error {
@@ -185,9 +183,8 @@ func TestOtherEngine(t *testing.T) {
 		db := leasetest.Got(gorm.Open(mysql.New(mysql.Config{Conn: pool, SkipInitializeWithVersion: true}), e.config()))(t)
 		noError(t, db.Use(lockgorm.New()))
 		for name, call := range onOtherEngine(func(id int64) *Order { return &Order{ID: id} }) {
-			if err := call(db.WithContext(t.Context())); !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan) {
-				t.Errorf("%s: %v, want ErrEngine", name, err)
-			}
+			err := call(db.WithContext(t.Context()))
+			testdb.ErrorIf(t, !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan), "%s: %v, want ErrEngine", name, err)
 		}
 		e.wantRows(t, "as it was", 1, "Order", "n = 1")
 		e.wantRows(t, "all", 1, "Order", "1 = 1")

@@ -106,9 +106,7 @@ func TestOwnTransaction(t *testing.T) {
 		}))
 		ctx, cancel := context.WithCancel(t.Context())
 		err := withHook(db.WithContext(ctx), func(*gorm.DB, int64) error { cancel(); return ctx.Err() }).Model(&Order{ID: id}).Update("n", 4).Error
-		if !errors.Is(err, context.Canceled) || errors.Is(err, sql.ErrTxDone) {
-			t.Errorf("a hook that cancels: %v", err)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, context.Canceled) || errors.Is(err, sql.ErrTxDone), "a hook that cancels: %v", err)
 		func() {
 			defer func() { _ = recover() }()
 			_ = withHook(db, func(*gorm.DB, int64) error { panic("hook") }).Model(&Order{ID: id}).Update("n", 5).Error
@@ -140,9 +138,8 @@ func TestSkipDefaultTransaction(t *testing.T) {
 				fails := withHook(db, func(tx *gorm.DB, _ int64) error {
 					calls++
 					e.wantHeld(t, name+", "+what+": its hook", orders.Key(id))
-					if err := lockgorm.AssertLocked(tx, orders.Key(id)); e.guarded && err != nil {
-						t.Errorf("%s, %s: its hook runs outside: %v", name, what, err)
-					}
+					err := lockgorm.AssertLocked(tx, orders.Key(id))
+					testdb.ErrorIf(t, e.guarded && err != nil, "%s, %s: its hook runs outside: %v", name, what, err)
 					return errInner
 				})
 				wantError(t, what+" whose hook fails", write(fails), errInner)
@@ -189,9 +186,7 @@ func TestItsReadsAreNotPrepared(t *testing.T) {
 			t.Error("the update is not prepared: this test can't tell")
 		}
 		for _, text := range store.Keys() {
-			if strings.HasPrefix(text, "SELECT") {
-				t.Errorf("prepared: %s", text)
-			}
+			testdb.ErrorIf(t, strings.HasPrefix(text, "SELECT"), "prepared: %s", text)
 		}
 	})
 }

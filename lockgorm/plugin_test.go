@@ -177,24 +177,18 @@ func TestGenericsVersion(t *testing.T) {
 		l := &Ledger{}
 		noError(t, gorm.G[Ledger](db).Create(ctx, l))
 		old, first := *l, l.Version
-		if first == 0 {
-			t.Error("Create has given no version")
-		}
+		testdb.ErrorIf(t, first == 0, "Create has given no version")
 		_, err := gorm.G[Ledger](db).Where("id = ?", l.ID).Update(ctx, "n", 1)
 		wantError(t, "an update that has nothing to compare", err, lockgorm.ErrVersion)
 		noError(t, second(gorm.G[Ledger](db, lockgorm.Loaded(l)).Update(ctx, "n", 2)))
-		if l.Version == first || l.N != 2 {
-			t.Errorf("after Update the model is %+v", l)
-		}
+		testdb.ErrorIf(t, l.Version == first || l.N != 2, "after Update the model is %+v", l)
 		noError(t, second(gorm.G[Ledger](db, lockgorm.Loaded(l)).Updates(ctx, Ledger{N: 3})))
 		wantError(t, "Update of an old version", second(gorm.G[Ledger](db, lockgorm.Loaded(&old)).Update(ctx, "n", 4)), txlock.ErrConflict)
 		wantError(t, "Updates of an old version", second(gorm.G[Ledger](db, lockgorm.Loaded(&old)).Updates(ctx, Ledger{N: 4})), txlock.ErrConflict)
 		wantError(t, "Delete of an old version", second(gorm.G[Ledger](db, lockgorm.Loaded(&old)).Delete(ctx)), txlock.ErrConflict)
 		quiet := db.Session(&gorm.Session{SkipHooks: true}) // for a model with hooks GORM needs a pointer, which Loaded gives it
 		rows, err := gorm.G[Ledger](quiet, lockgorm.AnyVersion, lockgorm.On(ledgers.Key(l.ID))).Where("id = ? AND version = ?", l.ID, first).Update(ctx, "n", 5)
-		if rows != 0 || err != nil {
-			t.Errorf("AnyVersion with a condition of its own: %d rows, %v", rows, err)
-		}
+		testdb.ErrorIf(t, rows != 0 || err != nil, "AnyVersion with a condition of its own: %d rows, %v", rows, err)
 		e.wantRows(t, "the row of the model", 1, "Ledger", "n = 3 AND version = ?", l.Version)
 		noError(t, second(gorm.G[Ledger](db, lockgorm.Loaded(l)).Delete(ctx)))
 	})
@@ -299,9 +293,7 @@ func TestDryRunSendsNothing(t *testing.T) {
 		// Outside of a transaction, a DryRun session needs none.
 		noError(t, second(lockgorm.Lock(db.Session(&gorm.Session{DryRun: true}), newKey())))
 		text := db.ToSQL(func(tx *gorm.DB) *gorm.DB { return tx.Model(&Order{}).Where("id = 1").Update("n", 1) })
-		if text == "" {
-			t.Error("ToSQL of an update that would be refused writes nothing")
-		}
+		testdb.ErrorIf(t, text == "", "ToSQL of an update that would be refused writes nothing")
 	}))
 }
 
@@ -540,9 +532,8 @@ func TestGuardAgainThroughSessions(t *testing.T) {
 			session = session.Session(&gorm.Session{PrepareStmt: true}) // one inside the other
 			guard(session)
 		}
-		if took := time.Since(start); took > 1500*time.Millisecond+delays() {
-			t.Errorf("to guard again took %v", took)
-		}
+		took := time.Since(start)
+		testdb.ErrorIf(t, took > 1500*time.Millisecond+delays(), "to guard again took %v", took)
 		noError(t, tx.Commit().Error)
 		if err := l.Release(t.Context()); !errors.Is(err, lease.ErrGuarded) { // a renewal may have the row on a busy machine
 			noError(t, err)
@@ -571,9 +562,8 @@ func TestBypass(t *testing.T) {
 			key := tallies.Key(id)
 			noError(t, db.Create(&Tally{ID: id}).Error)
 			within(t, db, func(tx *gorm.DB) {
-				if err := write(tx, id).Error; err != nil || e.held(t, key) {
-					t.Errorf("%s: %v, or it has locked %v: lockvet is wrong", what, err, key)
-				}
+				err := write(tx, id).Error
+				testdb.ErrorIf(t, err != nil || e.held(t, key), "%s: %v, or it has locked %v: lockvet is wrong", what, err, key)
 			})
 			noError(t, db.Exec("DELETE FROM "+table).Error)
 			e.lockedBy(t, db, what+" with On", key, func(tx *gorm.DB) error { return write(tx.Clauses(lockgorm.On(key)), id).Error })

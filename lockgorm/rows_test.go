@@ -37,9 +37,7 @@ func TestRowsThatMove(t *testing.T) {
 					err := lockgorm.Transaction(db, parcels.Keys(b, b+1, b+2, b+3), func(tx *gorm.DB) error {
 						return tx.Exec("UPDATE "+e.names.tables["Parcel"]+" SET n = IF(id = ?, 1, 0)", b+i%4).Error
 					})
-					if err != nil {
-						t.Errorf("move: %v", err)
-					}
+					testdb.ErrorIf(t, err != nil, "move: %v", err)
 				}
 			})
 		}
@@ -54,9 +52,7 @@ func TestRowsThatMove(t *testing.T) {
 				}
 				return tx.Model(&Parcel{}).Where("n = ?", 2).Update("n", 1).Error
 			})
-			if err != nil && !txlock.Retryable(err) || err == nil && found != 1 {
-				t.Errorf("%d rows were found, %v", found, err)
-			}
+			testdb.ErrorIf(t, err != nil && !txlock.Retryable(err) || err == nil && found != 1, "%d rows were found, %v", found, err)
 		}
 		done.Store(true)
 		movers.Wait()
@@ -85,9 +81,7 @@ func TestRowsOfItsOwn(t *testing.T) {
 // affects fails the test unless a statement has changed so many rows.
 func affects(t *testing.T, what string, got *gorm.DB, want int64) {
 	t.Helper()
-	if got.Error != nil || got.RowsAffected != want {
-		t.Errorf("%s: %d rows, %v, want %d", what, got.RowsAffected, got.Error, want)
-	}
+	testdb.ErrorIf(t, got.Error != nil || got.RowsAffected != want, "%s: %d rows, %v, want %d", what, got.RowsAffected, got.Error, want)
 }
 
 // always is a hook that never fails.
@@ -361,9 +355,8 @@ func TestRowsAndHooks(t *testing.T) {
 		wantError(t, "another condition than identifiers by a hook", byID(withHook(db, always(another))).Update("n", 3).Error, txlock.ErrInvalidKey)
 		wantError(t, "Unscoped by a hook", withHook(db, unscoped).Model(&Carton{}).Where("n = 0").Update("n", 1).Error, txlock.ErrInvalidKey)
 		wantError(t, "the only condition by a hook", withHook(db, narrows).Model(&Carton{}).Update("n", 9).Error, txlock.ErrInvalidKey)
-		if err := withHook(db, narrows).Session(&gorm.Session{SkipHooks: true}).Model(&Carton{}).Update("n", 9).Error; !errors.Is(err, gorm.ErrMissingWhereClause) || errors.Is(err, txlock.ErrInvalidKey) {
-			t.Errorf("no condition, and no hooks: %v", err)
-		}
+		err := withHook(db, narrows).Session(&gorm.Session{SkipHooks: true}).Model(&Carton{}).Update("n", 9).Error
+		testdb.ErrorIf(t, !errors.Is(err, gorm.ErrMissingWhereClause) || errors.Is(err, txlock.ErrInvalidKey), "no condition, and no hooks: %v", err)
 		wantError(t, "a hook narrows below LIMIT", where(withHook(db, narrows)).Order("id").Limit(1).Update("n", 3).Error, txlock.ErrInvalidKey)
 	})
 }
@@ -379,9 +372,8 @@ func TestRowsBesideDDL(t *testing.T) {
 			noError(t, tx.Model(&Parcel{ID: id}).Update("n", 2).Error)
 			go func() {
 				defer close(altered)
-				if _, err := e.Admin().ExecContext(t.Context(), "ALTER TABLE "+table+" ADD COLUMN more INT"); err != nil {
-					t.Errorf("ALTER TABLE: %v", err)
-				}
+				_, err := e.Admin().ExecContext(t.Context(), "ALTER TABLE "+table+" ADD COLUMN more INT")
+				testdb.ErrorIf(t, err != nil, "ALTER TABLE: %v", err)
 			}()
 			for waits := 0; waits == 0; testdb.Refresh() {
 				noError(t, e.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.Engine().Processes()+" WHERE info LIKE 'ALTER TABLE "+table+"%'").Scan(&waits))

@@ -238,9 +238,8 @@ func init() {
 func (e *env) lockedBy(t *testing.T, db *gorm.DB, what string, key txlock.Key, write func(tx *gorm.DB) error) {
 	t.Helper()
 	within(t, db, func(tx *gorm.DB) {
-		if err := write(tx); err != nil || !e.held(t, key) {
-			t.Errorf("%s: %v is free: %v", what, key, err)
-		}
+		err := write(tx)
+		testdb.ErrorIf(t, err != nil || !e.held(t, key), "%s: %v is free: %v", what, key, err)
 	})
 }
 
@@ -403,9 +402,7 @@ func TestLookupsFixNoSnapshot(t *testing.T) {
 				wantError(t, "a create", tx.Table(table).Create(&Voucher{Code: "e"}).Error, txlock.ErrInvalidKey)
 				e.Exec(t, "INSERT INTO "+table+" (code) VALUES ('z')")
 				err := tx.Table(table).Count(&n).Error
-				if n != 1 && err == nil {
-					t.Errorf("%v: what was committed after the column was looked up is not seen", level)
-				}
+				testdb.ErrorIf(t, n != 1 && err == nil, "%v: what was committed after the column was looked up is not seen", level)
 				return err
 			}, &sql.TxOptions{Isolation: level})
 			// Under innodb_snapshot_isolation any statement takes a snapshot at SERIALIZABLE.
@@ -499,9 +496,7 @@ func TestMockExpectsNoLookups(t *testing.T) {
 		mock.ExpectExec("INSERT INTO").WillReturnResult(sqlmock.NewResult(0, 1))
 		mock.ExpectCommit()
 		noError(t, db.Create(model).Error)
-		if !kit.Locked(key) {
-			t.Errorf("%v isn't locked: %v", key, kit.Log())
-		}
+		testdb.ErrorIf(t, !kit.Locked(key), "%v isn't locked: %v", key, kit.Log())
 	}
 	nothing := func() {}
 	lookup := func(table, collation string) func() {

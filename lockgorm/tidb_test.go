@@ -62,9 +62,7 @@ func TestTiDBRefused(t *testing.T) {
 		}
 		var n, sum int
 		noError(t, pool.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*), SUM(n) FROM orders").Scan(&n, &sum))
-		if n != 1 || sum != 1 {
-			t.Errorf("%d rows with %d, want 1 and 1", n, sum)
-		}
+		testdb.ErrorIf(t, n != 1 || sum != 1, "%d rows with %d, want 1 and 1", n, sum)
 	}
 }
 

@@ -291,9 +291,8 @@ func TestOnceHandler(t *testing.T) {
 			status = http.StatusCreated
 			equal(t, "the status of request "+strconv.Itoa(i), w.Code, want)
 		}
-		if n := e.count(t, "Note", "1 = 1"); n != 1 || calls != 2 || lockgorm.TxOf(t.Context()) != nil {
-			t.Errorf("%d notes of %d calls", n, calls)
-		}
+		n := e.count(t, "Note", "1 = 1")
+		testdb.ErrorIf(t, n != 1 || calls != 2 || lockgorm.TxOf(t.Context()) != nil, "%d notes of %d calls", n, calls)
 	})
 }
 

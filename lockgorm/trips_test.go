@@ -78,9 +78,8 @@ func TestTrips(t *testing.T) {
 				return tx.Clauses(lockgorm.CommitWith(1)).Exec("UPDATE "+table+" SET n = ? WHERE id = ?", n-1, note.ID).Error
 			},
 		} {
-			if got := one(func() error { return lockgorm.Transaction(db, nil, sell) }); got != 2 && begin == 0 {
-				t.Errorf("%s: %d round trips, want 2", name, got)
-			}
+			got := one(func() error { return lockgorm.Transaction(db, nil, sell) })
+			testdb.ErrorIf(t, got != 2 && begin == 0, "%s: %d round trips, want 2", name, got)
 		}
 		e.wantRows(t, "two writes each", 1, "Note", "id = ? AND n = 96", note.ID)
 		wantError(t, "no row", lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
@@ -202,9 +201,8 @@ func TestCommitWithRefused(t *testing.T) {
 			noError(t, tx.Clauses(last).Model(&note).Update("n", 9).Error)
 			return errBehind
 		})
-		if n := e.count(t, "Note", "n = 9"); n != 1 || !errors.Is(err, errBehind) || !strings.Contains(err.Error(), "by CommitWith") {
-			t.Errorf("%d rows, %v", n, err)
-		}
+		n := e.count(t, "Note", "n = 9")
+		testdb.ErrorIf(t, n != 1 || !errors.Is(err, errBehind) || !strings.Contains(err.Error(), "by CommitWith"), "%d rows, %v", n, err)
 	})
 }
 
@@ -405,9 +403,7 @@ func (e *env) deadlock(t *testing.T, tx *gorm.DB) error {
 	})
 	noError(t, second(rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", first)))
 	err := <-waited
-	if err == nil {
-		t.Error("there was no deadlock")
-	}
+	testdb.ErrorIf(t, err == nil, "there was no deadlock")
 	return err
 }
 

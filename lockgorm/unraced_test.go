@@ -106,9 +106,7 @@ func TestVersionOfEveryUpdate(t *testing.T) {
 					touched := e.version(t, d.ID)
 					err := write(db, mine).Error
 					wantError(t, what+" of a lost race", err, txlock.ErrConflict)
-					if mine.Version != d.Version || txlock.Retryable(err) {
-						t.Errorf("%s: version %d after a lost race: %v", what, mine.Version, err)
-					}
+					testdb.ErrorIf(t, mine.Version != d.Version || txlock.Retryable(err), "%s: version %d after a lost race: %v", what, mine.Version, err)
 					e.is(t, what, d, touched, 5)
 
 					mine = load(t, db, d.ID)
@@ -179,9 +177,7 @@ func TestVersionAfterRollback(t *testing.T) {
 			noError(t, db.Model(others).Update("name", "changed by another").Error)
 			err := db.Model(mine).Update("name", "mine").Error
 			wantError(t, what, err, txlock.ErrConflict)
-			if txlock.Retryable(err) {
-				t.Errorf("%s: a conflict that would be found again is retryable", what)
-			}
+			testdb.ErrorIf(t, txlock.Retryable(err), "%s: a conflict that would be found again is retryable", what)
 			e.wantRows(t, what+": the other's change is lost", 1, "Doc", "id = ? AND name = ?", mine.ID, "changed by another")
 		})
 	})
@@ -212,9 +208,7 @@ func TestVersionColumnTooSmall(t *testing.T) {
 					t.Fatalf("%s: both have saved version %d", kind, one.Version)
 				}
 			}
-			if refused == 0 || saved+refused != n {
-				t.Errorf("%s: %d saved, %d refused", kind, saved, refused)
-			}
+			testdb.ErrorIf(t, refused == 0 || saved+refused != n, "%s: %d saved, %d refused", kind, saved, refused)
 		}
 		// BIGINT holds them, signed or unsigned, also when they reach the largest and start again.
 		for _, kind := range []string{"BIGINT", "BIGINT UNSIGNED"} {
@@ -226,9 +220,7 @@ func TestVersionColumnTooSmall(t *testing.T) {
 				for range 3 {
 					before := d.Version
 					noError(t, db.Table(table).Model(d).Update("n", gorm.Expr("n + 1")).Error)
-					if d.Version == before {
-						t.Errorf("%s: version %d was not raised", kind, before)
-					}
+					testdb.ErrorIf(t, d.Version == before, "%s: version %d was not raised", kind, before)
 				}
 				fresh := new(Doc)
 				noError(t, db.Table(table).First(fresh, d.ID).Error)
@@ -418,9 +410,8 @@ func TestEveryForm(t *testing.T) {
 					case !changed && !old && l.Version != version && form != "a savepoint":
 						t.Errorf("%s: nothing has happened, and the model has version %d: %v", what, l.Version, err)
 					}
-					if n := e.count(t, "Ledger", "1 = 1"); n > rows || n < rows-1 {
-						t.Errorf("%s: %d rows, there were %d: %v", what, n, rows, err)
-					}
+					n := e.count(t, "Ledger", "1 = 1")
+					testdb.ErrorIf(t, n > rows || n < rows-1, "%s: %d rows, there were %d: %v", what, n, rows, err)
 				}
 			}
 		}

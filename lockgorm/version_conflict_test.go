@@ -10,6 +10,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -31,9 +32,7 @@ func TestConflictThatTheServerFinds(t *testing.T) {
 			touch(t, db, d.ID)
 			err := write(tx, loaded).Error
 			wantError(t, name, err, txlock.ErrConflict)
-			if !txlock.Retryable(err) {
-				t.Errorf("%s: %v is not retryable", name, err)
-			}
+			testdb.ErrorIf(t, !txlock.Retryable(err), "%s: %v is not retryable", name, err)
 			noError(t, tx.Rollback().Error)
 		}
 	})

@@ -16,6 +16,7 @@ import (
 	"gorm.io/gorm/logger"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -290,9 +291,8 @@ func TestUpdateOfNothing(t *testing.T) {
 			},
 		}
 		for name, write := range nothing {
-			if err := write(db, d); err != nil || d.Version != first {
-				t.Errorf("%s: %v, version %d, want %d", name, err, d.Version, first)
-			}
+			err := write(db, d)
+			testdb.ErrorIf(t, err != nil || d.Version != first, "%s: %v, version %d, want %d", name, err, d.Version, first)
 		}
 		pages := e.count(t, "Page", "TRUE")
 		touch(t, db, d.ID)
@@ -538,9 +538,7 @@ func TestOptimisticOfItsOwnKey(t *testing.T) {
 					}
 					return lock(tx, id)
 				}, &sql.TxOptions{Isolation: level})
-				if err != nil || runs != 2 || e.count(t, "Order", "id = ? AND n = 11", id) != 1 {
-					t.Errorf("%s: %d runs: %v", what, runs, err)
-				}
+				testdb.ErrorIf(t, err != nil || runs != 2 || e.count(t, "Order", "id = ? AND n = 11", id) != 1, "%s: %d runs: %v", what, runs, err)
 			}
 		}
 		if !e.guarded {
@@ -554,9 +552,7 @@ func TestOptimisticOfItsOwnKey(t *testing.T) {
 			return second(scope.Lock(t.Context(), key))
 		})
 		wantError(t, "locked by the scope", err, txlock.ErrConflict)
-		if runs != 1 || txlock.Retryable(err) {
-			t.Errorf("locked by the scope: %d runs: %v", runs, err)
-		}
+		testdb.ErrorIf(t, runs != 1 || txlock.Retryable(err), "locked by the scope: %d runs: %v", runs, err)
 	}))
 }
 
@@ -587,9 +583,8 @@ func TestVersionedChildrenAreRefusedFirst(t *testing.T) {
 			old := fresh()
 			noError(t, change(db.Clauses(lockgorm.AnyVersion).Session(&gorm.Session{}).Model(loaded).Association("Pages"), old))
 			left := e.count(t, "Page", "doc_id = ? AND n < 3", d.ID)
-			if want := map[bool]int{true: 1}[strings.HasPrefix(name, "Delete")]; left != want {
-				t.Errorf("%s with AnyVersion: %d of the pages are left, want %d", name, left, want)
-			}
+			want := map[bool]int{true: 1}[strings.HasPrefix(name, "Delete")]
+			testdb.ErrorIf(t, left != want, "%s with AnyVersion: %d of the pages are left, want %d", name, left, want)
 			wantError(t, name+": a page that was unlinked", db.Model(&old.Pages[0]).Update("n", 4).Error, map[bool]error{
 				true: gorm.ErrRecordNotFound, false: txlock.ErrConflict,
 			}[strings.HasSuffix(name, "unscoped")])

@@ -12,6 +12,7 @@ import (
 	"gorm.io/gorm/clause"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -306,9 +307,7 @@ func TestAnyVersion(t *testing.T) {
 			t.Helper()
 			for _, d := range docs {
 				now := e.version(t, d.ID)
-				if seen[now] {
-					t.Errorf("%s: version %d was there before", what, now)
-				}
+				testdb.ErrorIf(t, seen[now], "%s: version %d was there before", what, now)
 				seen[now] = true
 				e.is(t, what, d, now, n)
 			}
@@ -349,9 +348,7 @@ func TestVersionInMemory(t *testing.T) {
 				if id > 0 {
 					return nil // before
 				}
-				if name != "Delete" && d.Version <= first {
-					t.Errorf("%s: version %d in the hook after", name, d.Version)
-				}
+				testdb.ErrorIf(t, name != "Delete" && d.Version <= first, "%s: version %d in the hook after", name, d.Version)
 				return broken
 			})
 			wantError(t, name, write(fails), broken)
@@ -369,9 +366,7 @@ func TestVersionInMemory(t *testing.T) {
 		e.wantRows(t, "after a create that was rolled back", 1, "Doc", "TRUE")
 		dry := db.Session(&gorm.Session{DryRun: true})
 		text := dry.Create(unsaved).Statement.SQL.String() + dry.Model(d).Update("n", 5).Statement.SQL.String()
-		if strings.Count(text, "`version`") != 4 || unsaved.Version != 0 {
-			t.Errorf("DryRun: version %d, %s", unsaved.Version, text)
-		}
+		testdb.ErrorIf(t, strings.Count(text, "`version`") != 4 || unsaved.Version != 0, "DryRun: version %d, %s", unsaved.Version, text)
 		e.is(t, "DryRun", d, d.Version, 0)
 		// A hook writes the same model, before and after the statement.
 		again := withHook(db, func(tx *gorm.DB, _ int64) error {

@@ -126,13 +126,11 @@ func TestActions(t *testing.T) {
 			t.Fatal("what was refused was done")
 		}
 
-		if to := s.posts("asking", "ask", ask, alice, 303, ""); !strings.HasPrefix(to, "key?key=masked+r") {
-			t.Errorf("asking leads to %s", to)
-		}
+		to := s.posts("asking", "ask", ask, alice, 303, "")
+		testdb.ErrorIf(t, !strings.HasPrefix(to, "key?key=masked+r"), "asking leads to %s", to)
 		s.must(held.Renew(ctx))
-		if reason, asked := held.ReleaseReason(); !asked || reason != "maintenance" {
-			t.Errorf("the holder is asked: %t, %q", asked, reason)
-		}
+		reason, asked := held.ReleaseReason()
+		testdb.ErrorIf(t, !asked || reason != "maintenance", "the holder is asked: %t, %q", asked, reason)
 		same := http.Header{"X-Who": {"alice"}, "Sec-Fetch-Site": {"same-origin"}}
 		s.posts("releasing", "release", release, same, 303, "")
 		wants(t, "the holder of a released lease renews it", held.Renew(ctx), txlock.ErrLost)
@@ -155,9 +153,8 @@ func TestReadOnly(t *testing.T) {
 	onEach(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db)
 		held := leasetest.Got(s.manager().Acquire(t.Context(), txlock.Named("report")))(s)
-		if body := s.shows("key?key=report", "report"); strings.Contains(body, "method=\"post\"") {
-			t.Error("a page that is read-only has a form")
-		}
+		body := s.shows("key?key=report", "report")
+		testdb.ErrorIf(t, strings.Contains(body, "method=\"post\""), "a page that is read-only has a form")
 		form := url.Values{"key": {"report"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"1"}}
 		for _, verb := range []string{"release", "ask", "pause", "resume", "run"} {
 			s.posts(verb, verb, form, http.Header{}, 403, "read-only")
@@ -174,9 +171,7 @@ func TestAmbiguousMask(t *testing.T) {
 		s.acquire(m, txlock.Named("a"))
 		s.acquire(m, txlock.Named("b"))
 		s.shows("leases", "hidden", "web-1")
-		if s.form("key?key=hidden", "release", "", alice) != nil {
-			t.Error("a mask of two keys has a form")
-		}
+		testdb.ErrorIf(t, s.form("key?key=hidden", "release", "", alice) != nil, "a mask of two keys has a form")
 		form := url.Values{"key": {"hidden"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"1"}}
 		s.posts("releasing what is behind it", "release", form, alice, 409, "")
 	})
@@ -259,9 +254,8 @@ func TestJobActions(t *testing.T) {
 		}
 		db.WaitForStatement(t, "-- name: PauseJob ", 2) // both have seen that it isn't paused
 		s.must(row.Commit())
-		if one, other := <-codes, <-codes; one+other != http.StatusSeeOther+http.StatusConflict {
-			t.Errorf("two viewers who pause it at once are answered with %d and %d", one, other)
-		}
+		one, other := <-codes, <-codes
+		testdb.ErrorIf(t, one+other != http.StatusSeeOther+http.StatusConflict, "two viewers who pause it at once are answered with %d and %d", one, other)
 		if paused, _, by := status(); !paused || by != "alice" {
 			t.Errorf("it is paused: %t, by %q", paused, by)
 		}
@@ -277,9 +271,7 @@ func TestJobActions(t *testing.T) {
 		s.posts("a request that no process would see", "run", request, alice, 409, "no process would see the request")
 		leasetest.Says(t, "the log", s.log.String(),
 			`msg="lockhttp: pause" who=alice`, "key=nightly lease=false", `level=WARN msg="lockhttp: run was not done" who=alice`)
-		if strings.Contains(s.log.String(), "lease=true") {
-			t.Errorf("a job is told to be a lease:\n%s", s.log)
-		}
+		testdb.ErrorIf(t, strings.Contains(s.log.String(), "lease=true"), "a job is told to be a lease:\n%s", s.log)
 	})
 }
 

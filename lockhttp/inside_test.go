@@ -16,6 +16,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -50,9 +51,8 @@ func TestRecorder(t *testing.T) {
 	if len(hour) != 2 || hour[1].x-hour[0].x != 6 || hour[0].sample.lost != 1 || hour[1].sample.granted != 1000 || hour[1].sample.refused != 1 || mean(hour[1].sample) != 1 {
 		t.Errorf("the hour is %+v", hour)
 	}
-	if _, later := r.events(now.Add(time.Hour)); len(later) != 0 {
-		t.Errorf("an hour later there is %+v", later)
-	}
+	_, later := r.events(now.Add(time.Hour))
+	testdb.ErrorIf(t, len(later) != 0, "an hour later there is %+v", later)
 }
 
 // TestHistory proves that looks tell what is new and what is gone, unless there was no look for a while.
@@ -105,9 +105,8 @@ func TestChart(t *testing.T) {
 		t.Errorf("the empty chart is %+v", c)
 	}
 	for v, want := range map[float64]float64{0: 1, 0.03: 0.05, 1: 1, 1.2: 2, 7: 10, 99: 100, 101: 200} {
-		if got := rounded(v); got < want*0.999 || got > want*1.001 {
-			t.Errorf("%v is rounded to %v, not %v", v, got, want)
-		}
+		got := rounded(v)
+		testdb.ErrorIf(t, got < want*0.999 || got > want*1.001, "%v is rounded to %v, not %v", v, got, want)
 	}
 	for v, want := range map[float64]string{0.0625: "0.0625", 99.95: "100", 442: "442", 20_000: "20000", 1_234_567.8: "1234568"} {
 		leasetest.Equal(t, fmt.Sprintf("how %v is written", v), number(v), want)
@@ -160,9 +159,7 @@ func TestSampler(t *testing.T) {
 	}
 	old := time.Since(second.ended) >= every
 	again, err := s.next(t.Context(), 0, demand{keys: map[string]bool{"a": true}})
-	if err != nil || again != second && !old {
-		t.Errorf("what is there is looked for again: %+v, %v", again, err)
-	}
+	testdb.ErrorIf(t, err != nil || again != second && !old, "what is there is looked for again: %+v, %v", again, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.next(ctx, 2, demand{}); !errors.Is(err, context.Canceled) {
@@ -209,9 +206,8 @@ func TestAttention(t *testing.T) {
 	}
 	leasetest.Says(t, "the texts", texts, "2 sessions waiting; held by session 3; held by session 8; and 1 more session", "2 processes on standby",
 		"no process stands for election", "overdue by 2m0s", "too long by 1m0s", "failed 3 times in 1h0m: no paper")
-	if rows := c.attentionTable(nil); len(rows.Rows) != 0 || !strings.HasPrefix(rows.Empty, "Nothing:") {
-		t.Errorf("nothing is shown as %+v", rows)
-	}
+	rows := c.attentionTable(nil)
+	testdb.ErrorIf(t, len(rows.Rows) != 0 || !strings.HasPrefix(rows.Empty, "Nothing:"), "nothing is shown as %+v", rows)
 }
 
 // TestUnknownTimes proves that a page writes no number for a time that isn't known, as text or as JSON.
@@ -260,9 +256,8 @@ func TestOldJobs(t *testing.T) {
 	now := time.Date(2026, 11, 23, 3, 12, 0, 0, time.UTC)
 	for read, want := range map[time.Time]string{now.Add(-12 * time.Second): "read 12 s ago", now.Add(50 * time.Millisecond): "", {}: ""} {
 		c := &call{content: content{Picture: &ops.Picture{Taken: now}, jobs: ops.Jobs{Now: read}}}
-		if got := c.jobsOlder(); (got == "") != (want == "") || !strings.Contains(got, want) {
-			t.Errorf("of jobs of %v is said %q", read, got)
-		}
+		got := c.jobsOlder()
+		testdb.ErrorIf(t, (got == "") != (want == "") || !strings.Contains(got, want), "of jobs of %v is said %q", read, got)
 	}
 }
 
@@ -283,9 +278,7 @@ func TestOldParts(t *testing.T) {
 			if err != nil || !strings.Contains(string(written), words[1]) || words[0] == "" && strings.Contains(string(written), "_age_s") {
 				t.Errorf("%s has the JSON %s, %v", p.name, written, err)
 			}
-			if strings.Contains(string(written), `"now"`) {
-				t.Errorf("%s says when jobs were read that weren't: %s", p.name, written)
-			}
+			testdb.ErrorIf(t, strings.Contains(string(written), `"now"`), "%s says when jobs were read that weren't: %s", p.name, written)
 			text := ""
 			for _, s := range sections {
 				text += s.Text
@@ -310,7 +303,6 @@ func TestAgo(t *testing.T) {
 	if at := c.at(time.Date(2026, 11, 23, 3, 9, 0, 0, time.UTC)); at.Text != "3 m ago" || at.Time != "2026-11-23 03:09:00.000 UTC" {
 		t.Errorf("a time is %+v", at)
 	}
-	if none := c.at(time.Time{}); none.Text != "–" || none.Time != "" {
-		t.Errorf("no time is %+v", none)
-	}
+	none := c.at(time.Time{})
+	testdb.ErrorIf(t, none.Text != "–" || none.Time != "", "no time is %+v", none)
 }

@@ -185,15 +185,12 @@ func TestMany(t *testing.T) {
 		s.must(second(scope.LockAll(t.Context(), keys...)))
 		last := fmt.Sprintf("%d to %d of %d", n-99, n, n)
 		body := s.shows(fmt.Sprintf("locks?sort=key&q=many&page=%d", n/100), last)
-		if rows := strings.Count(body, "<tr role=\"row\" id="); rows != 100 || len(body) > 200_000 {
-			t.Errorf("a page has %d rows and %d bytes", rows, len(body))
-		}
+		rows := strings.Count(body, "<tr role=\"row\" id=")
+		testdb.ErrorIf(t, rows != 100 || len(body) > 200_000, "a page has %d rows and %d bytes", rows, len(body))
 		s.shows("locks?q=many", "1 to 100 of")
 		var all struct{ Locks []ops.Lock }
 		s.decode("locks.json?q=many", &all)
-		if len(all.Locks) < n {
-			t.Errorf("the JSON has %d locks", len(all.Locks))
-		}
+		testdb.ErrorIf(t, len(all.Locks) < n, "the JSON has %d locks", len(all.Locks))
 	})
 }
 
@@ -219,16 +216,14 @@ func TestOnePictureForAll(t *testing.T) {
 				t.Fatalf("a stream has ended: %v", err)
 			}
 		}
-		if most := int(time.Since(began)/time.Second) + 2; len(taken) > most {
-			t.Errorf("%d viewers have caused %d looks, more than %d", viewers, len(taken), most)
-		}
+		most := int(time.Since(began)/time.Second) + 2
+		testdb.ErrorIf(t, len(taken) > most, "%d viewers have caused %d looks, more than %d", viewers, len(taken), most)
 		s.pages.Close()
 		for range viewers {
 			s.must(<-ended)
 		}
-		if code, body, _ := s.get("locks"); code != http.StatusServiceUnavailable || !strings.Contains(body, "closed") {
-			t.Errorf("after Close a page is answered with %d", code)
-		}
+		code, body, _ := s.get("locks")
+		testdb.ErrorIf(t, code != http.StatusServiceUnavailable || !strings.Contains(body, "closed"), "after Close a page is answered with %d", code)
 		s.pages.Close() // again
 	})
 }
@@ -358,9 +353,7 @@ func TestLineBreaksInKeys(t *testing.T) {
 				return release != nil
 			})
 			for field, values := range release {
-				if field != "key" && strings.ContainsAny(values[0], "\r\n") {
-					t.Errorf("the field %s has a line break", field)
-				}
+				testdb.ErrorIf(t, field != "key" && strings.ContainsAny(values[0], "\r\n"), "the field %s has a line break", field)
 			}
 			key := url.Values{"key": release["key"]}
 			delete(release, "key")

@@ -131,17 +131,13 @@ var scenarios = map[string]func(s *side){
 
 func compare(t *testing.T, plain, guarded []string) {
 	t.Helper()
-	if len(plain) < 4 {
-		t.Errorf("the scenario has seen too little: %q", plain)
-	}
+	testdb.ErrorIf(t, len(plain) < 4, "the scenario has seen too little: %q", plain)
 	for i := range min(len(plain), len(guarded)) {
 		if plain[i] != guarded[i] {
 			t.Errorf("line %d\nplain:   %.500s\nguarded: %.500s", i, plain[i], guarded[i])
 		}
 	}
-	if len(plain) != len(guarded) {
-		t.Errorf("%d lines on the plain pool, %d on the guarded", len(plain), len(guarded))
-	}
+	testdb.ErrorIf(t, len(plain) != len(guarded), "%d lines on the plain pool, %d on the guarded", len(plain), len(guarded))
 }
 
 // killedConnections has the server end idle connections, in the pool and in use.

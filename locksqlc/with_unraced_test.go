@@ -256,9 +256,8 @@ func (c shared) do(t *testing.T, db *testdb.DB, pool *sql.DB, with bool, rows in
 			d.did = told(t, found, nil)
 			d.sent = trips.Count() - before
 			grant, held := s.Held(key)
-			if again := lock(t, s, key); !held || grant.Token() < 1000 || again != grant {
-				t.Errorf("%s: held %t, %v, locked again %v", c.text, held, grant, again)
-			}
+			again := lock(t, s, key)
+			testdb.ErrorIf(t, !held || grant.Token() < 1000 || again != grant, "%s: held %t, %v, locked again %v", c.text, held, grant, again)
 			check(t, s.Verify(t.Context()))
 			found, err = tx.QueryContext(ctx, "SELECT 1") // under the same context
 			_ = told(t, found, err)
@@ -369,9 +368,8 @@ func TestLockWithErrors(t *testing.T) {
 		within(func(tx *sql.Tx, s *txlock.Scope) { // an argument that can't be one
 			key := uniqueKey(t, "first")
 			rows, err := tx.QueryContext(s.LockWith(t.Context(), key), "SELECT GROUP_CONCAT(1 SEPARATOR ?)", "-")
-			if _, held := s.Held(key); err != nil || !held {
-				t.Errorf("%v, held %t", err, held)
-			}
+			_, held := s.Held(key)
+			testdb.ErrorIf(t, err != nil || !held, "%v, held %t", err, held)
 			_ = told(t, rows, err)
 		})
 		within(func(tx *sql.Tx, s *txlock.Scope) { // others
@@ -434,9 +432,8 @@ func TestCommitWithOtherRows(t *testing.T) {
 					return errInner
 				})
 				isError(t, c.text, err, errInner)
-				if n := count(t, db.Admin(), "SELECT SUM(n) FROM "+table); n != 3 {
-					t.Errorf("%s: a part of it is committed: %d", c.text, n)
-				}
+				n := count(t, db.Admin(), "SELECT SUM(n) FROM "+table)
+				testdb.ErrorIf(t, n != 3, "%s: a part of it is committed: %d", c.text, n)
 			}
 		}
 	})
@@ -480,25 +477,19 @@ func TestProceduresOfAnotherCreator(t *testing.T) {
 				s := join(t, tx)
 				before := trips.Count()
 				rows, err := tx.QueryContext(s.LockWith(t.Context(), key), read)
-				if got := told(t, rows, err); got != want {
-					t.Errorf("made under %q: %s, want %s", made, got, want)
-				}
+				got := told(t, rows, err)
+				testdb.ErrorIf(t, got != want, "made under %q: %s, want %s", made, got, want)
 				_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), write)
-				if sent := trips.Count() - before; sent != 2 {
-					t.Errorf("made under %q: %d round trips, want 2", made, sent)
-				}
+				sent := trips.Count() - before
+				testdb.ErrorIf(t, sent != 2, "made under %q: %d round trips, want 2", made, sent)
 				return err
 			}))
 			var written, different int
 			var value string
 			check(t, own.Admin().QueryRowContext(t.Context(), "SELECT COUNT(s), COUNT(DISTINCT s), MIN(s) FROM "+table).Scan(&written, &different, &value))
-			if written != 2 || different != 1 {
-				t.Errorf("made under %q: %d rows with %d values, one of them %q", made, written, different, value)
-			}
+			testdb.ErrorIf(t, written != 2 || different != 1, "made under %q: %d rows with %d values, one of them %q", made, written, different, value)
 			answers[value] = true
 		}
-		if len(answers) != 2 {
-			t.Errorf("the modes make no difference: %v", answers)
-		}
+		testdb.ErrorIf(t, len(answers) != 2, "the modes make no difference: %v", answers)
 	})
 }

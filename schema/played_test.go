@@ -11,6 +11,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/session"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 )
 
@@ -147,9 +148,7 @@ func TestCheckFailsWithServer(t *testing.T) {
 	for version, most := range map[string]int{"11.8.2-MariaDB": 18, "9.7.4": 21} {
 		server := played{version: version, numbers: [4]int{1, 2, 3, 4}}
 		all := server.steps()
-		if len(all) > most {
-			t.Errorf("Check sends %d statements to %s, want %d", len(all), version, most)
-		}
+		testdb.ErrorIf(t, len(all) > most, "Check sends %d statements to %s, want %d", len(all), version, most)
 		for i, s := range all {
 			if s.rows == nil || i == 5 || i == 6 || strings.Contains(s.text, "max_execution_time") || strings.HasPrefix(s.text, "EXPLAIN") {
 				continue // which the server may refuse

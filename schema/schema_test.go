@@ -36,9 +36,7 @@ func number(t *testing.T, on testdb.Queryer, query string) (n int64) {
 // equal demands a value.
 func equal[T comparable](t *testing.T, what string, got, want T) {
 	t.Helper()
-	if got != want {
-		t.Errorf("%s: %v, want %v", what, got, want)
-	}
+	testdb.ErrorIf(t, got != want, "%s: %v, want %v", what, got, want)
 }
 
 var check, wants = leasetest.Must, leasetest.Wants
@@ -64,9 +62,7 @@ func TestInstall(t *testing.T) {
 		all.Wait()
 		took := time.Since(began)
 		t.Logf("8 installs took %v, one is meant to take 3 s at most", took)
-		if took > 30*time.Second+delays() {
-			t.Errorf("Install took %v", took)
-		}
+		testdb.ErrorIf(t, took > 30*time.Second+delays(), "Install took %v", took)
 		demand(t, schema.Check(t.Context(), db.Admin()), nil)
 
 		for _, filled := range []string{
@@ -195,9 +191,7 @@ func TestCheckFinds(t *testing.T) {
 			}
 			found := schema.Check(t.Context(), db.Admin())
 			isFound(t, found, f.says)
-			if schema.Advisory(found) {
-				t.Errorf("%s: only advice: %v", f.name, found)
-			}
+			testdb.ErrorIf(t, schema.Advisory(found), "%s: only advice: %v", f.name, found)
 			if strings.HasPrefix(f.breaks[0], "DROP") && len(f.breaks) == 1 || strings.HasPrefix(f.breaks[len(f.breaks)-1], "DROP") {
 				continue // Install would make what is missing
 			}
@@ -205,9 +199,8 @@ func TestCheckFinds(t *testing.T) {
 			if _, fix, ok := strings.Cut(found.Error(), ": ALTER TABLE "); ok {
 				fix, _, _ = strings.Cut(fix, "\n")
 				db.Exec(t, "ALTER TABLE "+fix)
-				if err := schema.Check(t.Context(), db.Admin()); errors.Is(err, schema.ErrTable) {
-					t.Errorf("%s: after ALTER TABLE %s: %v", f.name, fix, err)
-				}
+				err := schema.Check(t.Context(), db.Admin())
+				testdb.ErrorIf(t, errors.Is(err, schema.ErrTable), "%s: after ALTER TABLE %s: %v", f.name, fix, err)
 			}
 			for _, table := range []string{"lockstep_locks", "lockstep_centers", "lockstep_leases", "lockstep_once"} {
 				if strings.Contains(strings.Join(f.breaks, ";"), table) {
@@ -223,9 +216,7 @@ func TestCheckFinds(t *testing.T) {
 func isFound(t *testing.T, err error, says []string) {
 	t.Helper()
 	for _, text := range says {
-		if !errors.Is(err, schema.ErrTable) || !strings.Contains(err.Error(), text) {
-			t.Errorf("%v, want ErrTable that says %q", err, text)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, schema.ErrTable) || !strings.Contains(err.Error(), text), "%v, want ErrTable that says %q", err, text)
 	}
 }
 
@@ -258,9 +249,7 @@ func TestCheckFindsReadOnlySession(t *testing.T) {
 func demand(t *testing.T, err, want error, says ...string) {
 	t.Helper()
 	for _, finding := range []error{schema.ErrEngine, schema.ErrServer, schema.ErrTable, schema.ErrPrivilege, schema.ErrAutocommit, schema.ErrCharset, schema.ErrBinlog, schema.ErrCenters, schema.ErrSysdateIsNow, schema.ErrMultiPrimary, schema.ErrProcedures, schema.ErrSession} {
-		if errors.Is(err, finding) != errors.Is(want, finding) {
-			t.Errorf("Check: %v, want %v", err, want)
-		}
+		testdb.ErrorIf(t, errors.Is(err, finding) != errors.Is(want, finding), "Check: %v, want %v", err, want)
 	}
 	for _, text := range says {
 		leasetest.Fails(t, "Check", err, text)

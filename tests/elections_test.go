@@ -243,15 +243,12 @@ func TestElections(t *testing.T) {
 			leader, term = next, following
 		}
 		all := e.end()
-		if twoLead(t, all) {
-			t.Error("two believe at once that they lead")
-		}
+		testdb.ErrorIf(t, twoLead(t, all), "two believe at once that they lead")
 		t.Log("\n" + table(took))
 		e.checkTerms(all)
 		e.checkRows()
-		if least := slices.Min(late); least > candidateTTL {
-			t.Errorf("a leader that resigns is followed after %v at least", least)
-		}
+		least := slices.Min(late)
+		testdb.ErrorIf(t, least > candidateTTL, "a leader that resigns is followed after %v at least", least)
 	})
 }
 
@@ -319,9 +316,7 @@ func TestElectionsFindsTwo(t *testing.T) {
 		next := e.await(func(s said) bool { return s.What == "believes" && s.Token > term.Token })
 		undo()
 		e.await(func(s said) bool { return s.What == "believes" && s.Token == term.Token && s.From > next.To })
-		if !twoLead(t, e.end()) {
-			t.Error("two that lead at once were not found")
-		}
+		testdb.ErrorIf(t, !twoLead(t, e.end()), "two that lead at once were not found")
 	})
 }
 

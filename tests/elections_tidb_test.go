@@ -37,9 +37,7 @@ func TestTiDBElections(t *testing.T) {
 		leader, term = next, following
 	}
 	all := e.end()
-	if twoLead(t, all) {
-		t.Error("two believe at once that they lead")
-	}
+	testdb.ErrorIf(t, twoLead(t, all), "two believe at once that they lead")
 	t.Logf("%d servers were killed; somebody else led after %v at least, %v in the middle, %v at most", len(took), slices.Min(took), median(took), slices.Max(took))
 	e.checkTerms(all)
 	e.checkRows()

@@ -127,13 +127,10 @@ func TestReleasesOverNewConnection(t *testing.T) {
 		}
 		account("LOCK")
 		n.Cut(1)
-		if dials := n.Dials.Load(); !testdb.Await(time.Minute, func() bool { return n.Dials.Load() > dials+2 }) {
-			t.Error("nobody tries to release the lease any more")
-		}
+		dials := n.Dials.Load()
+		testdb.ErrorIf(t, !testdb.Await(time.Minute, func() bool { return n.Dials.Load() > dials+2 }), "nobody tries to release the lease any more")
 		account("UNLOCK")
-		if !testdb.Await(time.Minute, func() bool { return !held() }) {
-			t.Error("the lease is held by nobody")
-		}
+		testdb.ErrorIf(t, !testdb.Await(time.Minute, func() bool { return !held() }), "the lease is held by nobody")
 		n.Heal()
 	})
 }
@@ -201,9 +198,7 @@ func TestToldIsDurable(t *testing.T) {
 						lost++
 					}
 				}
-				if lost > 0 || len(keys) == 0 {
-					t.Errorf("%d of %d answers are lost", lost, len(keys))
-				}
+				testdb.ErrorIf(t, lost > 0 || len(keys) == 0, "%d of %d answers are lost", lost, len(keys))
 			}
 			end()
 		}

@@ -68,9 +68,8 @@ func TestManagedServer(t *testing.T) {
 			db.Exec(t, "CREATE USER "+db.Name()+" IDENTIFIED BY 'o' REQUIRE SSL")
 			db.Exec(t, "GRANT "+rights+" ON `"+db.Name()+"`.* TO "+db.Name())
 			var refused *mysql.MySQLError
-			if err := schema.Install(ctx, openOwner(t, db, "")); !errors.As(err, &refused) || refused.Number != 1045 {
-				t.Errorf("Install without TLS: %v, want 1045", err)
-			}
+			err := schema.Install(ctx, openOwner(t, db, ""))
+			testdb.ErrorIf(t, !errors.As(err, &refused) || refused.Number != 1045, "Install without TLS: %v, want 1045", err)
 			pool := openOwner(t, db, "skip-verify")
 			fatal(t, schema.Install(ctx, pool))
 			if err := schema.Check(ctx, pool); !errors.Is(err, advice) || err != nil && !schema.Advisory(err) {
@@ -91,9 +90,7 @@ func useAll(t *testing.T, pool *sql.DB) {
 	hashed := txlock.NewFamily[int64]("managed", txlock.Hashed())
 	runs := 0
 	err := locksqlc.Run(ctx, pool, []txlock.Key{key, hashed.Key(1)}, func(*sql.Tx) error { runs++; return nil })
-	if err != nil || runs != 1 {
-		t.Errorf("Run: %d runs, %v", runs, err)
-	}
+	testdb.ErrorIf(t, err != nil || runs != 1, "Run: %d runs, %v", runs, err)
 	if first, err := locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil }); err != nil || !first {
 		t.Errorf("Once: first %t, %v", first, err)
 	}
@@ -148,9 +145,7 @@ func TestShortLivedPasswords(t *testing.T) {
 		endSessions(t, db, user)
 		wants(t, "renew with the new password", l.Renew(ctx), nil)
 		wants(t, "lock with the new password", locksqlc.Run(ctx, pool, []txlock.Key{txlock.Named(user)}, func(*sql.Tx) error { return nil }), nil)
-		if fetched.Load() == before {
-			t.Error("no password was fetched after the sessions had ended")
-		}
+		testdb.ErrorIf(t, fetched.Load() == before, "no password was fetched after the sessions had ended")
 	})
 }
 
@@ -235,9 +230,7 @@ func named(t *testing.T, words ...string) {
 	t.Helper()
 	text := leasetest.Got(os.ReadFile("../docs/how-to/install.md"))(t)
 	for _, w := range words {
-		if !strings.Contains(string(text), "`"+w+"`") {
-			t.Errorf("docs/how-to/install.md doesn't say `%s`", w)
-		}
+		testdb.ErrorIf(t, !strings.Contains(string(text), "`"+w+"`"), "docs/how-to/install.md doesn't say `%s`", w)
 	}
 }
 
@@ -251,9 +244,7 @@ func TestGoose(t *testing.T) {
 		}
 		provider := leasetest.Got(goose.NewProvider(goose.DialectMySQL, db.Admin(), dir, goose.WithDisableGlobalRegistry(true)))(t)
 		done, err := provider.Up(t.Context())
-		if err != nil || len(done) != len(files) {
-			t.Errorf("%d migrations, %v, want %d", len(done), err, len(files))
-		}
+		testdb.ErrorIf(t, err != nil || len(done) != len(files), "%d migrations, %v, want %d", len(done), err, len(files))
 	})
 }
 

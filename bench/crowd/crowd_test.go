@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) {
@@ -29,9 +31,8 @@ func TestAnalyse(t *testing.T) {
 		{Asked: 81 * ms, Granted: 82 * ms, Freed: 83 * ms},   // nobody had the lock
 		{Asked: 78 * ms, Granted: 100 * ms, Freed: 101 * ms}, // passed by less than the slack
 	})
-	if want := []float64{2000, 9000, 17000}; !slices.Equal(r.HandOvers, want) {
-		t.Errorf("hand-overs %v, want %v", r.HandOvers, want)
-	}
+	want := []float64{2000, 9000, 17000}
+	testdb.ErrorIf(t, !slices.Equal(r.HandOvers, want), "hand-overs %v, want %v", r.HandOvers, want)
 	if want := []float64{0, 0, 1, 0, 0, 0}; !slices.Equal(r.Passed, want) {
 		t.Errorf("passed %v, want %v", r.Passed, want)
 	}

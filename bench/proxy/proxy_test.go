@@ -14,6 +14,7 @@ import (
 
 	"github.com/dca00107/lockstep/bench/stats"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 var must = leasetest.Must
@@ -80,19 +81,13 @@ func TestDistance(t *testing.T) {
 		var took []float64
 		for range asked {
 			one := ask("what time is it")
-			if one < roundTrip {
-				t.Errorf("round trip of %v in %v", roundTrip, one)
-			}
+			testdb.ErrorIf(t, one < roundTrip, "round trip of %v in %v", roundTrip, one)
 			took = append(took, one.Seconds()*1e6)
 		}
 		t.Logf("%v: %.0f us", roundTrip, stats.Percentile(took, 50))
 		counts := p.Counts()
-		if counts.Trips != asked {
-			t.Errorf("%d round trips of %d", counts.Trips, asked)
-		}
-		if counts.Answering < asked*roundTrip {
-			t.Errorf("answers took %v in all", counts.Answering)
-		}
+		testdb.ErrorIf(t, counts.Trips != asked, "%d round trips of %d", counts.Trips, asked)
+		testdb.ErrorIf(t, counts.Answering < asked*roundTrip, "answers took %v in all", counts.Answering)
 		must(t, p.Close())
 	}
 }

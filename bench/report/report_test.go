@@ -8,6 +8,7 @@ import (
 
 	"github.com/dca00107/lockstep/bench/report"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 var must = leasetest.Must
@@ -56,13 +57,9 @@ func TestTables(t *testing.T) {
 		"| | | loopback |",
 		"| MySQL | lockstep Run | 0 |",
 	} {
-		if !strings.Contains(text, line+"\n") {
-			t.Errorf("there is no line %s in\n%s", line, text)
-		}
+		testdb.ErrorIf(t, !strings.Contains(text, line+"\n"), "there is no line %s in\n%s", line, text)
 	}
-	if strings.Contains(text, "unused") {
-		t.Error("there is a table without figures")
-	}
+	testdb.ErrorIf(t, strings.Contains(text, "unused"), "there is a table without figures")
 }
 
 // TestCSV proves that the file has a line for each cell, with the ratio.
@@ -87,11 +84,7 @@ func TestSummary(t *testing.T) {
 	s := report.Summary{Letter: "a", Metric: "time", Links: []string{"loopback"}, Contenders: []string{"no lock", "Run"}}
 	table, err := s.Table(strings.NewReader(figures))
 	const want = "| | MariaDB, loopback | MySQL, loopback |\n|---|---|---|\n| no lock | 560 | 60 |\n| Run | 1,828, **1.40** | 90, **1.50** |\n"
-	if err != nil || table != want {
-		t.Errorf("%v\n%s\nwant\n%s", err, table, want)
-	}
+	testdb.ErrorIf(t, err != nil || table != want, "%v\n%s\nwant\n%s", err, table, want)
 	page, err := s.Put("before\n<!-- a -->\nold\n<!-- end -->\nafter\n<!-- b -->\nother\n<!-- end -->\n", table)
-	if err != nil || page != "before\n<!-- a -->\n"+want+"<!-- end -->\nafter\n<!-- b -->\nother\n<!-- end -->\n" {
-		t.Errorf("%v\n%s", err, page)
-	}
+	testdb.ErrorIf(t, err != nil || page != "before\n<!-- a -->\n"+want+"<!-- end -->\nafter\n<!-- b -->\nother\n<!-- end -->\n", "%v\n%s", err, page)
 }

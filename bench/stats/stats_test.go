@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/bench/stats"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // TestSummary proves medians and quartiles, of values in any order.
@@ -21,26 +22,20 @@ func TestSummary(t *testing.T) {
 		{[]float64{4, math.NaN(), 1, 2, 3}, stats.Summary{N: 4, Q1: 1.75, Median: 2.5, Q3: 3.25}},
 	} {
 		before := slices.Clone(c.values)
-		if got := stats.Of(c.values); got != c.want {
-			t.Errorf("Of(%v) = %+v, want %+v", c.values, got, c.want)
-		}
+		got := stats.Of(c.values)
+		testdb.ErrorIf(t, got != c.want, "Of(%v) = %+v, want %+v", c.values, got, c.want)
 		if slices.ContainsFunc(c.values, math.IsNaN) {
 			continue
 		}
-		if !slices.Equal(before, c.values) {
-			t.Errorf("Of has changed %v to %v", before, c.values)
-		}
+		testdb.ErrorIf(t, !slices.Equal(before, c.values), "Of has changed %v to %v", before, c.values)
 	}
-	if s := stats.Of(nil); s.N != 0 || !math.IsNaN(s.Median) {
-		t.Errorf("Of(nil) = %+v", s)
-	}
+	s := stats.Of(nil)
+	testdb.ErrorIf(t, s.N != 0 || !math.IsNaN(s.Median), "Of(nil) = %+v", s)
 }
 
 // TestRatios proves that a round is divided by the base of the same round.
 func TestRatios(t *testing.T) {
 	t.Parallel()
 	got := stats.Ratios([]float64{2, 30, 4, 5, 1}, []float64{1, 10, math.NaN(), 0})
-	if !slices.Equal(got, []float64{2, 3}) {
-		t.Errorf("Ratios = %v", got)
-	}
+	testdb.ErrorIf(t, !slices.Equal(got, []float64{2, 3}), "Ratios = %v", got)
 }

@@ -107,9 +107,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if moved.Load() < 6 {
-			t.Errorf("of 48 transfers %d were made: this test can't tell", moved.Load())
-		}
+		testdb.ErrorIf(t, moved.Load() < 6, "of 48 transfers %d were made: this test can't tell", moved.Load())
 		sum := int64(0)
 		must(t, q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error { // slices lock all of their keys, empty ones nothing
 			for _, skus := range [][]string{nil, {"a", "b"}} {
@@ -118,9 +116,8 @@ func TestNoUpdateIsLost(t *testing.T) {
 			leasetest.Got(q.ListAccounts(t.Context(), nil))(t)
 			leasetest.Got(q.ListAccounts(t.Context(), []int64{4, 3, 2, 1}))(t)
 			for _, key := range append(shopdb.Products.Keys("a", "b"), shopdb.Accounts.Keys(1, 2, 3, 4)...) {
-				if _, held := q.Locks().Held(key); !held {
-					t.Errorf("%s is not locked", key)
-				}
+				_, held := q.Locks().Held(key)
+				testdb.ErrorIf(t, !held, "%s is not locked", key)
 			}
 			return nil
 		}))

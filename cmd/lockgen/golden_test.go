@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -55,17 +56,13 @@ func TestFrontCheck(t *testing.T) {
 	must(t, os.Remove(behind))
 	w.write(front, stale)
 	w.lockgen(1, []string{behind + ": no such file or directory: run lockgen", front + " is stale: run lockgen"}, "-check", "-front", w.front)
-	if w.exists(behind) || w.read(front) != stale {
-		t.Error("-check has written")
-	}
+	testdb.ErrorIf(t, w.exists(behind) || w.read(front) != stale, "-check has written")
 	w.lockgen(0, nil, "-front", w.front)
 	leasetest.Equal(t, "what -front has written", w.read(front), was)
 	queries := filepath.Join(w.root, "queries.sql")
 	w.write(queries, strings.Replace(w.read(queries), "# lock: Accounts(id)", "# lock: Accounts(balance)", 1))
 	w.lockgen(1, []string{"queries.sql:19: Accounts(balance): balance must be the key of the row"}, "-front", w.front)
-	if w.exists(front) || w.exists(behind) {
-		t.Error("a file of before is still there")
-	}
+	testdb.ErrorIf(t, w.exists(front) || w.exists(behind), "a file of before is still there")
 }
 
 // TestFrontRefuses proves that a directory which can't have the package in front is refused
@@ -119,9 +116,8 @@ func TestFrontNames(t *testing.T) {
 		w.write(file, strings.Replace(w.read(file), "package hidden\n", "package db\n", 1))
 	}
 	w.lockgen(0, nil, "-front", w.front)
-	if out, err := exec.Command("go", "build", "./"+w.front).CombinedOutput(); err != nil {
-		t.Errorf("go build: %v\n%s", err, out)
-	}
+	out, err := exec.Command("go", "build", "./"+w.front).CombinedOutput()
+	testdb.ErrorIf(t, err != nil, "go build: %v\n%s", err, out)
 	leasetest.Says(t, output, w.read(filepath.Join(w.front, output)), "= behind.AllStatusValues\n")
 	w.write(models, strings.Replace(was, "package hidden", "package db", 1)+"\ntype Run struct{ ID int64 }\n")
 	w.lockgen(1, []string{"has a Run, and so has the package in front: give sqlc's another name"}, "-front", w.front)
@@ -153,9 +149,8 @@ func TestFrontPackage(t *testing.T) {
 		for file, text := range files {
 			must(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644))
 		}
-		if got, err := packageName(dir, []string{"tagged"}); got != name || err != nil {
-			t.Errorf("%v is package %q, %v, want %q", files, got, err, name)
-		}
+		got, err := packageName(dir, []string{"tagged"})
+		testdb.ErrorIf(t, got != name || err != nil, "%v is package %q, %v, want %q", files, got, err, name)
 	}
 }
 

@@ -464,9 +464,7 @@ func acceptedWrites(t *testing.T, engine testdb.Engine) {
 		}
 	}
 	t.Logf("%d accepted, %d times rows were changed: %v", accepted, changed, kinds)
-	if len(kinds) < 4 || changed < 100 {
-		t.Error("too few statements were accepted to show anything")
-	}
+	testdb.ErrorIf(t, len(kinds) < 4 || changed < 100, "too few statements were accepted to show anything")
 }
 
 // execute sends a statement, and returns the keys of rows that it has changed without their

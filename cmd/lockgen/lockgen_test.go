@@ -43,9 +43,8 @@ func TestCompiles(t *testing.T) {
 	for _, name := range golden {
 		args = append(args, "./"+filepath.Join("testdata", name))
 	}
-	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		t.Errorf("go vet: %v\n%s", err, out)
-	}
+	out, err := exec.Command("go", args...).CombinedOutput()
+	testdb.ErrorIf(t, err != nil, "go vet: %v\n%s", err, out)
 }
 
 // TestStale proves that the output doesn't compile beside other SQL than that it was made of.
@@ -59,9 +58,7 @@ func TestStale(t *testing.T) {
 	overlay := leasetest.Got(json.Marshal(map[string]any{"Replace": map[string]string{file: filepath.Join(dir, "changed.go")}}))(t)
 	must(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644))
 	out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "./testdata/shopdb/shopdb").CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "duplicate key false") {
-		t.Errorf("go build: %v\n%s", err, out)
-	}
+	testdb.ErrorIf(t, err == nil || !strings.Contains(string(out), "duplicate key false"), "go build: %v\n%s", err, out)
 }
 
 // shop is the package shopdb, loaded once.
@@ -230,9 +227,7 @@ func TestFails(t *testing.T) {
 	w.lockgen(0, nil, "-check")
 	w.replace(filepath.Join(w.root, "queries.sql"), "-- lock: Carts(id)\n", "-- a comment\n")
 	w.lockgen(1, []string{"TouchCart writes carts"}, "-check")
-	if !w.exists(filepath.Join(w.dir, output)) {
-		t.Error("-check has removed the output")
-	}
+	testdb.ErrorIf(t, !w.exists(filepath.Join(w.dir, output)), "-check has removed the output")
 	locks := filepath.Join(w.dir, "locks.go")
 	w.replace(locks, "//lockstep:table carts(id)", "// lockstep:table carts(id)")
 	w.replace(locks, "//lockstep:table products(sku)", "//lockstep:table products")
@@ -242,9 +237,7 @@ func TestFails(t *testing.T) {
 		"locks.go:33: can't read \"// lockstep:table carts(id)\"", "can't read \"//lockstep:table products\"",
 		"3 columns can't make a key of", "must stand directly above a variable of type txlock.Family",
 	})
-	if w.exists(filepath.Join(w.dir, output)) {
-		t.Error("the output of before is still there")
-	}
+	testdb.ErrorIf(t, w.exists(filepath.Join(w.dir, output)), "the output of before is still there")
 	w.lockgen(1, nil, "-check")
 }
 
@@ -260,23 +253,18 @@ func TestOnly(t *testing.T) {
 
 	const touches, replaces = "TouchCart writes carts, which is locked by Carts. Write below its name: -- lock: Carts(id)", "ReplaceLine writes order_lines"
 	later := w.lockgen(0, []string{"-only leaves for later:", touches, replaces}, "-only", "accounts, Reparent")
-	if strings.Contains(later, "Accounts") {
-		t.Errorf("what was asked for is left for later:\n%s", later)
-	}
+	testdb.ErrorIf(t, strings.Contains(later, "Accounts"), "what was asked for is left for later:\n%s", later)
 	w.lockgen(0, []string{touches}, "-only", "accounts, Reparent", "-check")
 	for query, want := range map[string]bool{"SetBalance": true, "Reparent": true, "UpsertProduct": true, "TouchCart": false, "ReplaceLine": false} {
 		leasetest.Equal(t, "Locked has "+query, strings.Contains(w.read(written), "func (l *Locked) "+query+"("), want)
 	}
-	if out, err := exec.Command("go", "vet", "./"+w.dir).CombinedOutput(); err != nil {
-		t.Errorf("go vet: %v\n%s", err, out)
-	}
+	out, err := exec.Command("go", "vet", "./"+w.dir).CombinedOutput()
+	testdb.ErrorIf(t, err != nil, "go vet: %v\n%s", err, out)
 	w.lockgen(1, []string{touches, replaces}, "-only", "Carts, ReplaceLine")
 	w.lockgen(1, []string{"-only acounts: no query has that name, and no family is marked by //lockstep:table acounts(...)"}, "-only", "acounts")
 	w.lockgen(2, []string{`-only "accounts,," has an empty name`}, "-only", "accounts,,")
 	w.lockgen(2, []string{"-only is not for -front"}, "-only", "accounts", "-front", w.root)
-	if w.exists(written) {
-		t.Error("the output of before is still there")
-	}
+	testdb.ErrorIf(t, w.exists(written), "the output of before is still there")
 }
 
 // TestOnlyHas proves that a query which can't be parsed is asked for where it names the table.
@@ -287,9 +275,7 @@ func TestOnlyHas(t *testing.T) {
 	} {
 		q := &query{source: &source{name: "Pay"}, method: &method{sql: sql}}
 		leasetest.Equal(t, sql, (only{"accounts", "Glance"}).has(q), want)
-		if !(only{"Pay"}).has(q) || !(only(nil)).has(q) {
-			t.Errorf("%s: a query that is named, and each without -only, must say its locks", sql)
-		}
+		testdb.ErrorIf(t, !(only{"Pay"}).has(q) || !(only(nil)).has(q), "%s: a query that is named, and each without -only, must say its locks", sql)
 	}
 }
 
@@ -389,9 +375,8 @@ func TestOwnTransactions(t *testing.T) {
 			defer func() { must(t, tx.Rollback()) }()
 			own := &traced{Tx: tx}
 			locked := leasetest.Got(with(own))(t)
-			if _, held := locked.Locks().Held(shopdb.Accounts.Key(1)); !held {
-				t.Error("the account is not locked")
-			}
+			_, held := locked.Locks().Held(shopdb.Accounts.Key(1))
+			testdb.ErrorIf(t, !held, "the account is not locked")
 			if own.sent.Load() < 2 { // the question whether a transaction is open, and the query
 				t.Errorf("%d statements went through the transaction", own.sent.Load())
 			}
@@ -437,9 +422,8 @@ func TestTwoTrips(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if _, held := q.Locks().Held(shopdb.Accounts.Key(1)); !held {
-					t.Error("it is not locked")
-				}
+				_, held := q.Locks().Held(shopdb.Accounts.Key(1))
+				testdb.ErrorIf(t, !held, "it is not locked")
 				return q.CommitWith(1).SetBalance(t.Context(), shopdb.SetBalanceParams{ID: 1, Balance: account.Balance - 1})
 			}))
 			leasetest.Equal(t, "round trips", trips.Count()-before, 2)

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 var namedMark = regexp.MustCompile(`:(\w+)`)
@@ -230,9 +231,7 @@ func TestUnknownSchemas(t *testing.T) {
 		for _, i := range schema.tables["t"].unique {
 			got = append(got, i.name+" "+strings.Join(i.columns, ","))
 		}
-		if strings.Join(got, "; ") != want {
-			t.Errorf("%s: unique keys are %q, want %q", text, got, want)
-		}
+		testdb.ErrorIf(t, strings.Join(got, "; ") != want, "%s: unique keys are %q, want %q", text, got, want)
 	}
 }
 
@@ -345,9 +344,7 @@ func TestFamilySaysHow(t *testing.T) {
 		changed.tables = maps.Clone(pkg.tables)
 		changed.tables["products"] = &fam
 		said := compared(t, &changed, "utf8mb4_bin", "utf8mb4_0900_bin")
-		if want == "" && len(said) > 0 || !strings.Contains(said.Error(), want) {
-			t.Errorf("exact=%t: lockgen says %s, want %q", exact, said, want)
-		}
+		testdb.ErrorIf(t, want == "" && len(said) > 0 || !strings.Contains(said.Error(), want), "exact=%t: lockgen says %s, want %q", exact, said, want)
 	}
 }
 
@@ -357,15 +354,12 @@ func TestMigrations(t *testing.T) {
 	const up = "CREATE TABLE t (k VARBINARY(9));\n"
 	for _, undo := range []string{"-- +goose Down", "-- +migrate Down", "-- migrate:down", "---- create above / drop below ----"} {
 		schema := leasetest.Got(schemaOf(t, up+undo+"\nDROP TABLE t;", "ALTER TABLE t ADD COLUMN n INT"))(t)
-		if schema.tables["t"] == nil || schema.tables["t"].columns["n"] == nil {
-			t.Errorf("%s: the schema has %v", undo, schema.tables)
-		}
+		testdb.ErrorIf(t, schema.tables["t"] == nil || schema.tables["t"].columns["n"] == nil, "%s: the schema has %v", undo, schema.tables)
 	}
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "1.down.sql"), []byte("DROP TABLE t"), 0o644))
-	if files, err := sqlFiles(dir, []string{"."}); err != nil || len(files) != 0 {
-		t.Errorf("the files are %v, %v", files, err)
-	}
+	files, err := sqlFiles(dir, []string{"."})
+	testdb.ErrorIf(t, err != nil || len(files) != 0, "the files are %v, %v", files, err)
 }
 
 // TestSchemaRefuses proves that families over what the schema doesn't have, or of texts
@@ -378,8 +372,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"no column":   {"id         BINARY(16)", "cart_id BINARY(16)", "locks.go:32: table carts has no column id in the schema"},
 		"a collation": {"utf8mb4_bin", "utf8mb4_unicode_ci", "locks.go:23: products.sku has the collation utf8mb4_unicode_ci, but the family folds as utf8mb4_bin does"},
 	} {
-		if said := compared(t, pkg, c.old, c.new); !strings.Contains(said.Error(), c.want) || len(said) != 1 {
-			t.Errorf("%s: lockgen says:\n%s\nwant:\n%s", name, said, c.want)
-		}
+		said := compared(t, pkg, c.old, c.new)
+		testdb.ErrorIf(t, !strings.Contains(said.Error(), c.want) || len(said) != 1, "%s: lockgen says:\n%s\nwant:\n%s", name, said, c.want)
 	}
 }

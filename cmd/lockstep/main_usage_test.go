@@ -111,12 +111,8 @@ func TestUsage(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			output, code := called(t, c.env, c.stdin, c.args...)
-			if code != c.code || !strings.Contains(output, c.says) {
-				t.Errorf("exit code %d, want %d, and it says %q:\n%s", code, c.code, c.says, output)
-			}
-			if strings.Contains(output, secret) {
-				t.Errorf("it prints the password:\n%s", output)
-			}
+			testdb.ErrorIf(t, code != c.code || !strings.Contains(output, c.says), "exit code %d, want %d, and it says %q:\n%s", code, c.code, c.says, output)
+			testdb.ErrorIf(t, strings.Contains(output, secret), "it prints the password:\n%s", output)
 		})
 	}
 }
@@ -192,9 +188,7 @@ func TestNothingFound(t *testing.T) {
 			var code int
 			// Another test's wait for a table, which MariaDB doesn't name, may be one for ours.
 			testdb.Await(time.Minute, func() bool { output, code = s.call(append(args, "--json")...); return code == nothing })
-			if code != nothing || !strings.Contains(output, "{") {
-				t.Errorf("lockstep %v --json returns %d, and prints:\n%s", args, code, output)
-			}
+			testdb.ErrorIf(t, code != nothing || !strings.Contains(output, "{"), "lockstep %v --json returns %d, and prints:\n%s", args, code, output)
 		}
 		s.dsn = s.db.DSN() // without PROCESS
 		for _, args := range [][]string{{"locks"}, {"waits"}, {"show", "order:42"}, {"release", "order:42"}} {
@@ -261,9 +255,7 @@ func TestShowWithoutTables(t *testing.T) {
 			t.Helper()
 			var form shown
 			s.answer(code, &form, "show", key)
-			if len(form.Locks) != locks {
-				t.Errorf("the locks of %s are %#v", key, form.Locks)
-			}
+			testdb.ErrorIf(t, len(form.Locks) != locks, "the locks of %s are %#v", key, form.Locks)
 			for _, what := range []string{"keys of Once", "jobs"} {
 				if !slices.ContainsFunc(form.Gaps, func(g ops.Gap) bool {
 					return g.Hides && g.Denied == denied && strings.HasPrefix(g.What, what) && strings.Contains(g.Fix, "GRANT SELECT") == denied
@@ -290,9 +282,7 @@ func TestBench(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
 		var measured measuredForm
 		s.answer(done, &measured, "bench", "--lasts", "40ms", "--workers", "2", "--yes")
-		if len(measured.Measured) != 4 || measured.Measured[1].PerSecond <= 0 {
-			t.Errorf("bench has measured %v", measured)
-		}
+		testdb.ErrorIf(t, len(measured.Measured) != 4 || measured.Measured[1].PerSecond <= 0, "bench has measured %v", measured)
 	})
 }
 
@@ -332,9 +322,7 @@ func TestDoneInPart(t *testing.T) {
 		fresh.nothing()
 		var installed installedForm
 		fresh.answer(declined, &installed, "install", "--views", "--yes", "--json")
-		if len(installed.Tables) != 5 || len(installed.Views) > 0 {
-			t.Errorf("install that is refused has answered %+v", installed)
-		}
+		testdb.ErrorIf(t, len(installed.Tables) != 5 || len(installed.Views) > 0, "install that is refused has answered %+v", installed)
 		output, code := fresh.call("install", "--views", "--yes")
 		if leasetest.Says(t, "install", output, "There are 5 tables, 0 views and ", "GRANT CREATE VIEW"); code != declined || strings.Contains(output, "Installed.") {
 			t.Errorf("install that is refused returns %d, and prints:\n%s", code, output)
@@ -356,14 +344,11 @@ func TestAlikeKeys(t *testing.T) {
 	looks := make(map[string]bool)
 	for _, key := range alike {
 		shown := ops.Shown(key)
-		if looks[shown] {
-			t.Errorf("two keys are printed as %s", shown)
-		}
+		testdb.ErrorIf(t, looks[shown], "two keys are printed as %s", shown)
 		looks[shown] = true
 		for _, read := range []func(arg string) (string, error){keyOf, programKeyOf} {
-			if got, err := read(shown); got != key || err != nil {
-				t.Errorf("%s is read as %q, %v", shown, got, err)
-			}
+			got, err := read(shown)
+			testdb.ErrorIf(t, got != key || err != nil, "%s is read as %q, %v", shown, got, err)
 		}
 	}
 	onServers(t, func(t *testing.T, s *stage) {
@@ -384,9 +369,8 @@ func TestAlikeKeys(t *testing.T) {
 				t.Errorf("show %s has found %+v, ask has answered %+v, and release %+v", name, found, asked, released)
 			}
 		}
-		if output, code := s.call("leases"); code != done || strings.Contains(output, "tab") {
-			t.Errorf("afterwards are held:\n%s", output)
-		}
+		output, code := s.call("leases")
+		testdb.ErrorIf(t, code != done || strings.Contains(output, "tab"), "afterwards are held:\n%s", output)
 	})
 }
 
@@ -422,9 +406,7 @@ func TestFullDisk(t *testing.T) {
 	for _, args := range [][]string{{"version"}, {"version", "--json"}, {"sql", "install"}, {"--help"}} {
 		var said bytes.Buffer
 		code := run(t.Context(), args, func(string) string { return "" }, strings.NewReader(""), full{}, &said)
-		if code != trouble || !strings.Contains(said.String(), errFull.Error()) {
-			t.Errorf("lockstep %v returns %d, and prints %s", args, code, &said)
-		}
+		testdb.ErrorIf(t, code != trouble || !strings.Contains(said.String(), errFull.Error()), "lockstep %v returns %d, and prints %s", args, code, &said)
 	}
 }
 
@@ -452,9 +434,7 @@ func TestEncryptionOfMyCnf(t *testing.T) {
 			"ssl-mode=DISABLED": {nothing, ""}, "skip-ssl": {nothing, ""}, "ssl-mode=PREFERRED": {nothing, ""}, "ssl=0": {nothing, ""},
 		} {
 			output, code := called(t, nil, "", "--defaults-file", file(t, t.TempDir(), "my.cnf", login+setting+"\n"), "locks")
-			if code != want.code || !strings.Contains(output, want.says) {
-				t.Errorf("with %s it returns %d, and prints %s", setting, code, output)
-			}
+			testdb.ErrorIf(t, code != want.code || !strings.Contains(output, want.says), "with %s it returns %d, and prints %s", setting, code, output)
 		}
 	})
 }

@@ -59,9 +59,8 @@ var page = func() *operations {
 func (o *operations) write(t *testing.T, path, text string) {
 	t.Helper()
 	o.texts[path] = text
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Error(err)
-	}
+	err := os.WriteFile(path, []byte(text), 0o644)
+	testdb.ErrorIf(t, err != nil, "%v", err)
 }
 
 // block returns the example of a situation, by the name of its test, or nil.
@@ -440,9 +439,7 @@ func TestTop(t *testing.T) {
 		t.Errorf("it doesn't say what isn't seen:\n%s", text)
 	}
 	next, again := s.Update(picture(2))
-	if again == nil {
-		t.Error("it doesn't look again")
-	}
+	testdb.ErrorIf(t, again == nil, "it doesn't look again")
 	rated := press(next, 'r')
 	if text := rated.text(); firsts(text)[0] != "order:42" || !strings.Contains(text, " 100.0 ") {
 		t.Errorf("a key that was granted 2.5 ms after the grant before is not first, or not limited by the server's count:\n%s", text)
@@ -452,14 +449,11 @@ func TestTop(t *testing.T) {
 		t.Errorf("an error is not shown above what was seen last:\n%s", text)
 	}
 	next, _ = next.Update(tea.KeyPressMsg{Code: tea.KeyDown})
-	if got := firsts(next.(screen).text()); len(got) != 2 {
-		t.Errorf("after an arrow down there are %q", got)
-	}
+	got := firsts(next.(screen).text())
+	testdb.ErrorIf(t, len(got) != 2, "after an arrow down there are %q", got)
 	next, _ = next.Update(tea.WindowSizeMsg{Width: 40, Height: 5})
 	for _, line := range strings.Split(strings.TrimSpace(next.(screen).text()), "\n") {
-		if len([]rune(line)) > 40 {
-			t.Errorf("the line %q is wider than the screen", line)
-		}
+		testdb.ErrorIf(t, len([]rune(line)) > 40, "the line %q is wider than the screen", line)
 	}
 	next, _ = next.Update(tea.WindowSizeMsg{Width: 20, Height: 2})
 	before := next.(screen).from
@@ -467,9 +461,8 @@ func TestTop(t *testing.T) {
 	leasetest.Equal(t, "the first line of a small screen after page down", next.(screen).from, before+1)
 	next, _ = next.Update(tea.KeyPressMsg{Code: tea.KeyPgUp})
 	leasetest.Equal(t, "the first line of a small screen after page up", next.(screen).from, before)
-	if _, end := next.Update(tea.KeyPressMsg{Code: 'q', Text: "q"}); end == nil || end() != tea.Quit() {
-		t.Error("q doesn't end it")
-	}
+	_, end := next.Update(tea.KeyPressMsg{Code: 'q', Text: "q"})
+	testdb.ErrorIf(t, end == nil || end() != tea.Quit(), "q doesn't end it")
 }
 
 // TestTopAt80Columns proves that 80 columns show who holds a key, in 16 characters at least, and that
@@ -492,9 +485,8 @@ func TestTopAt80Columns(t *testing.T) {
 	if text := line(); !strings.Contains(text, "51 app@web-1 ") || len([]rune(text)) > 80 {
 		t.Errorf("80 columns show %q", text)
 	}
-	if head := strings.Split(model.(screen).text(), "\n")[2]; 80-strings.Index(head, "HOLDER") < 16 {
-		t.Errorf("the holder has fewer than 16 characters: %q", head)
-	}
+	head := strings.Split(model.(screen).text(), "\n")[2]
+	testdb.ErrorIf(t, 80-strings.Index(head, "HOLDER") < 16, "the holder has fewer than 16 characters: %q", head)
 	scrolled := func(code rune, wanted string) {
 		t.Helper()
 		for range 40 {
@@ -529,9 +521,7 @@ func TestTopNeedsATerminal(t *testing.T) {
 	} {
 		var said bytes.Buffer
 		code := run(t.Context(), []string{"top"}, func(string) string { return "" }, c.in, c.out, &said)
-		if code != usage || !strings.Contains(said.String(), "needs a terminal") {
-			t.Errorf("%s: top returns %d, and prints %s", name, code, &said)
-		}
+		testdb.ErrorIf(t, code != usage || !strings.Contains(said.String(), "needs a terminal"), "%s: top returns %d, and prints %s", name, code, &said)
 	}
 }
 

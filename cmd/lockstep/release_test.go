@@ -156,9 +156,7 @@ func TestReleaseOfTheNext(t *testing.T) {
 			tx = locked()
 			return "yes\n"
 		}), &out, &out)
-		if code != nothing {
-			t.Errorf("release returns %d, and prints:\n%s", code, out.String())
-		}
+		testdb.ErrorIf(t, code != nothing, "release returns %d, and prints:\n%s", code, out.String())
 		s.must(tx.Commit())
 	})
 }
@@ -175,9 +173,7 @@ func TestReleaseBehindDDL(t *testing.T) {
 			s.alter("lockstep_locks")
 			return "yes\n"
 		}), &out, &out)
-		if code == done || !strings.Contains(out.String(), ops.ErrUnknown.Error()) {
-			t.Errorf("release returns %d, and prints:\n%s", code, out.String())
-		}
+		testdb.ErrorIf(t, code == done || !strings.Contains(out.String(), ops.ErrUnknown.Error()), "release returns %d, and prints:\n%s", code, out.String())
 		s.must(tx.Rollback())
 	})
 }
@@ -251,9 +247,7 @@ func TestReleaseOfTheNextLease(t *testing.T) {
 		s.answer(done, &asked, "ask", "doc", "--yes")
 		var released releasedForm
 		s.answer(done, &released, "release", "doc", "--yes")
-		if len(released.Leases) != 1 || released.Leases[0].Kind != "reader" {
-			t.Errorf("release of the readers has answered %+v", released)
-		}
+		testdb.ErrorIf(t, len(released.Leases) != 1 || released.Leases[0].Kind != "reader", "release of the readers has answered %+v", released)
 		s.must(<-writing)
 		s.must(writer.Renew(s.ctx))
 		if isAsked(writer) || len(asked.Leases) != 1 {
@@ -291,9 +285,8 @@ func TestJobs(t *testing.T) {
 
 		output, code := s.call("jobs")
 		for line := range strings.Lines(output) {
-			if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 {
-				t.Errorf("a line has %d columns: %s", n, line)
-			}
+			n := utf8.RuneCountInString(strings.TrimRight(line, "\n"))
+			testdb.ErrorIf(t, n > 80, "a line has %d columns: %s", n, line)
 		}
 		if code != done || !strings.Contains(output, "reports:of-all-br...") || !strings.Contains(output, "failed 12s ago: no") || !strings.Contains(output, "nightly") {
 			t.Errorf("jobs returns %d and prints:\n%s", code, output)
@@ -323,9 +316,8 @@ func TestJobs(t *testing.T) {
 		says(nothing, "by a schedule", "run", "nightly", "--yes")
 		s.stdin = "yes\n"
 		says(done, "Paused.", "pause", "nightly", "--by", "alice")
-		if _, err := jobs.Tick(s.ctx, key, time.Now(), func(context.Context, time.Time) error { return nil }); !errors.Is(err, job.ErrPaused) {
-			t.Errorf("a tick of the paused job: %v", err)
-		}
+		_, err := jobs.Tick(s.ctx, key, time.Now(), func(context.Context, time.Time) error { return nil })
+		testdb.ErrorIf(t, !errors.Is(err, job.ErrPaused), "a tick of the paused job: %v", err)
 		says(done, "paused by alice", "show", "nightly")
 		says(done, `"state": "paused"`, "--json")
 		says(nothing, "is paused already, by \"alice", "pause", "nightly", "--yes")
@@ -410,9 +402,7 @@ func TestRemedies(t *testing.T) {
 					}
 					f = look()
 				}
-				if f.State != ops.OK || said == "" {
-					t.Errorf("after %q check says %+v", said, f)
-				}
+				testdb.ErrorIf(t, f.State != ops.OK || said == "", "after %q check says %+v", said, f)
 			})
 		}
 	})
@@ -581,9 +571,7 @@ func TestErrorRemedies(t *testing.T) {
 			wants(t, fmt.Sprintf("after what %q says the call", err), c.call(), nil)
 		}
 		for _, found := range s.findings(s.db.Connect(t), "tables", "privileges") {
-			if found.State != ops.OK {
-				t.Errorf("afterwards check says %+v", found)
-			}
+			testdb.ErrorIf(t, found.State != ops.OK, "afterwards check says %+v", found)
 		}
 	})
 }

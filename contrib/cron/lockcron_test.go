@@ -116,20 +116,14 @@ func TestPanic(t *testing.T) {
 		wrapped := lockcron.Once(t.Context(), jobs, key, job.Every(time.Hour), cron.DiscardLogger)(cron.FuncJob(func() { panic("oh") }))
 		func() {
 			defer func() {
-				if recover() != "oh" {
-					t.Error("the panic is gone")
-				}
+				testdb.ErrorIf(t, recover() != "oh", "the panic is gone")
 			}()
 			wrapped.Run()
 		}()
 		s, err := jobs.Status(t.Context(), key)
-		if err != nil || s.Failures != 1 {
-			t.Errorf("the table says %+v, %v", s, err)
-		}
+		testdb.ErrorIf(t, err != nil || s.Failures != 1, "the table says %+v, %v", s, err)
 		again := false // by a process whose clock is later
 		lockcron.Once(t.Context(), jobs, key, job.Every(time.Hour), cron.DiscardLogger)(cron.FuncJob(func() { again = true })).Run()
-		if !again {
-			t.Error("the tick that has failed is not run again")
-		}
+		testdb.ErrorIf(t, !again, "the tick that has failed is not run again")
 	})
 }

@@ -81,9 +81,8 @@ func TestInnerTransactions(t *testing.T) {
 				}
 				check(t, drv.Close())
 				locks := leasetest.Got(locksqlc.Join(ctx, tx))(t)
-				if _, held := locks.Held(products.Key(1)); !held {
-					t.Error("the lock of Run is not held behind a savepoint")
-				}
+				_, held := locks.Held(products.Key(1))
+				testdb.ErrorIf(t, !held, "the lock of Run is not held behind a savepoint")
 				return result
 			})
 		}
@@ -144,9 +143,7 @@ func TestWhatIsRefused(t *testing.T) {
 		}))
 	})
 	defer func() {
-		if recover() == nil {
-			t.Error("Driver(nil) returns")
-		}
+		testdb.ErrorIf(t, recover() == nil, "Driver(nil) returns")
 	}()
 	lockent.Driver(nil)
 }

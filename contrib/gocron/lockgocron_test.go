@@ -131,9 +131,8 @@ func leaderOf(t *testing.T, all []*node) (leader *node) {
 		t.Fatal("nobody leads")
 	}
 	for _, n := range all {
-		if err := n.IsLeader(t.Context()); n != leader && !errors.Is(err, lockgocron.ErrNotLeader) && !errors.Is(err, lockgocron.ErrClosed) {
-			t.Errorf("another one: %v", err)
-		}
+		err := n.IsLeader(t.Context())
+		testdb.ErrorIf(t, n != leader && !errors.Is(err, lockgocron.ErrNotLeader) && !errors.Is(err, lockgocron.ErrClosed), "another one: %v", err)
 	}
 	return leader
 }
@@ -155,9 +154,7 @@ func TestElectorOnce(t *testing.T) {
 			jobtest.Must(t, err)
 		}
 		jobtest.Await(func() bool { return ran.Load() > 0 && refused.Load() > 1 })
-		if ran.Load() != 1 || refused.Load() != 2 {
-			t.Errorf("%d have run it, %d not", ran.Load(), refused.Load())
-		}
+		testdb.ErrorIf(t, ran.Load() != 1 || refused.Load() != 2, "%d have run it, %d not", ran.Load(), refused.Load())
 	})
 }
 
@@ -187,9 +184,7 @@ func TestElector(t *testing.T) {
 			jobtest.Must(t, err)
 			_, err = s.NewJob(gocron.DurationJob(20*time.Millisecond), gocron.NewTask(func(ctx context.Context) {
 				_ = n.Do(ctx, func(ctx context.Context, term *elect.Term) error {
-					if running.Add(1) != 1 {
-						t.Error("two work at once")
-					}
+					testdb.ErrorIf(t, running.Add(1) != 1, "two work at once")
 					defer running.Add(-1)
 					select {
 					case by <- n:
@@ -254,9 +249,8 @@ func TestElectorGrace(t *testing.T) {
 				jobtest.Must(t, <-ended)
 			}
 			jobtest.Must(t, <-resigned)
-			if next := leaderOf(t, all); next != other {
-				t.Error("it follows itself")
-			}
+			next := leaderOf(t, all)
+			testdb.ErrorIf(t, next != other, "it follows itself")
 			if !obeys {
 				close(goOn)
 				wantError(t, "a task that was overdue", <-ended, txlock.ErrNotHeld)

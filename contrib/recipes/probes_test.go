@@ -60,9 +60,7 @@ func TestProbes(t *testing.T) {
 		}{{db, "/livez", 200}, {db, "/readyz", 200}, {gone, "/livez", 200}, {gone, "/readyz", 503}} {
 			w := httptest.NewRecorder()
 			Probes(c.db).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, c.path, nil))
-			if w.Code != c.want {
-				t.Errorf("%s: %d, want %d", c.path, w.Code, c.want)
-			}
+			testdb.ErrorIf(t, w.Code != c.want, "%s: %d, want %d", c.path, w.Code, c.want)
 		}
 		_, err = db.ExecContext(t.Context(), "DROP TABLE lockstep_leases")
 		check(t, err)

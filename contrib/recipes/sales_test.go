@@ -40,25 +40,21 @@ var check = leasetest.Must
 // guarded pool is what they must have.
 func sells(t *testing.T, db *sql.DB, product int64, sell func(ctx context.Context) error) {
 	t.Helper()
-	if err := txlock.CheckGuarded(t.Context(), db); err != nil {
-		t.Error(err)
-	}
+	err := txlock.CheckGuarded(t.Context(), db)
+	testdb.ErrorIf(t, err != nil, "%v", err)
 	var selling sync.WaitGroup
 	for worker := range 4 {
 		selling.Go(func() {
 			for i := worker; i < pieces; i += 4 {
-				if err := retry(func() error { return sell(t.Context()) }); err != nil {
-					t.Error(err)
-				}
+				err := retry(func() error { return sell(t.Context()) })
+				testdb.ErrorIf(t, err != nil, "%v", err)
 			}
 		})
 	}
 	selling.Wait()
 	var left int
 	check(t, db.QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = ?", product).Scan(&left))
-	if left != 0 {
-		t.Errorf("%d pieces are left, want none", left)
-	}
+	testdb.ErrorIf(t, left != 0, "%d pieces are left, want none", left)
 }
 
 // retry runs a transaction again that the server has rolled back.

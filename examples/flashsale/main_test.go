@@ -52,8 +52,6 @@ func TestSalesSellTheStock(t *testing.T) {
 		}
 		drawing := leasetest.Got(os.ReadFile(filepath.Join(directory, "flashsale-"+engine+".svg")))(t)
 		bars := bytes.Count(drawing, []byte("<rect")) - 1 // the ground
-		if bars != len(small.segments) {
-			t.Errorf("%d bars in\n%s", bars, drawing)
-		}
+		testdb.ErrorIf(t, bars != len(small.segments), "%d bars in\n%s", bars, drawing)
 	})
 }

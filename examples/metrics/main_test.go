@@ -126,9 +126,8 @@ func exercise(t *testing.T, s *service, url string) {
 			return
 		}
 		defer func() { _ = response.Body.Close() }()
-		if said, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusOK {
-			t.Errorf("%s: %s %s", path, response.Status, said)
-		}
+		said, _ := io.ReadAll(response.Body)
+		testdb.ErrorIf(t, response.StatusCode != http.StatusOK, "%s: %s %s", path, response.Status, said)
 	}
 	post("/orders/42")
 	post("/orders/42")
@@ -261,9 +260,7 @@ func queriesOf(t *testing.T) (queries []string) {
 	}
 	check(t, json.Unmarshal(text, &dashboard))
 	for _, panel := range dashboard.Panels {
-		if panel.Type != "row" && len(panel.Targets) == 0 {
-			t.Errorf("the panel %q asks for nothing", panel.Title)
-		}
+		testdb.ErrorIf(t, panel.Type != "row" && len(panel.Targets) == 0, "the panel %q asks for nothing", panel.Title)
 		for _, target := range panel.Targets {
 			queries = append(queries, target.Expr)
 		}
@@ -308,9 +305,7 @@ func checkQueries(t *testing.T, emitted map[string]string) {
 	}
 	for _, query := range queries {
 		for _, name := range aName.FindAllString(query, -1) {
-			if !known[name] {
-				t.Errorf("nothing emits %s, for which this asks: %s", name, query)
-			}
+			testdb.ErrorIf(t, !known[name], "nothing emits %s, for which this asks: %s", name, query)
 		}
 	}
 	// What alerts_test.yaml has records of is invented, but what the others choose is not.
@@ -321,7 +316,5 @@ func checkQueries(t *testing.T, emitted map[string]string) {
 			}
 		}
 	}
-	if len(queries) < 20 || len(metrics) < 16 {
-		t.Errorf("%d queries and %d metrics", len(queries), len(metrics))
-	}
+	testdb.ErrorIf(t, len(queries) < 20 || len(metrics) < 16, "%d queries and %d metrics", len(queries), len(metrics))
 }

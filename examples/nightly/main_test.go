@@ -26,9 +26,7 @@ func TestExample(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out.String())
 		}
-		if len(reports) < whole.days || !strings.Contains(out.String(), " processes killed, ") {
-			t.Errorf("%d reports\n%s", len(reports), out.String())
-		}
+		testdb.ErrorIf(t, len(reports) < whole.days || !strings.Contains(out.String(), " processes killed, "), "%d reports\n%s", len(reports), out.String())
 		byWorker := make(map[string]int)
 		for _, r := range reports {
 			byWorker[r.worker]++

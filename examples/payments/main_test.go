@@ -23,8 +23,6 @@ func TestExample(t *testing.T) {
 			t.Fatalf("%v\n%s", err, out.String())
 		}
 		t.Log(out.String())
-		if b.received <= payments*senders {
-			t.Errorf("%d requests: no client had to repeat one", b.received)
-		}
+		testdb.ErrorIf(t, b.received <= payments*senders, "%d requests: no client had to repeat one", b.received)
 	})
 }

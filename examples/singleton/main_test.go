@@ -35,9 +35,8 @@ func TestExample(t *testing.T) {
 		}
 		t.Log(out.String())
 		const slack = 3 * time.Second // 50 ms would do
-		if d := h.takeOver(); d > whole.ttl+slack {
-			t.Errorf("taken over after %v, the time to live is %v", d, whole.ttl)
-		}
+		d := h.takeOver()
+		testdb.ErrorIf(t, d > whole.ttl+slack, "taken over after %v, the time to live is %v", d, whole.ttl)
 		for i, turn := range h.turns {
 			if i > 0 && turn.token <= h.turns[i-1].token {
 				t.Errorf("token %d after %d", turn.token, h.turns[i-1].token)
@@ -47,9 +46,7 @@ func TestExample(t *testing.T) {
 		for _, p := range h.plan {
 			leaders[p.worker] = true
 		}
-		if len(leaders) < 2 || !leaders[h.killed] {
-			t.Errorf("the items were planned by %v, %s was killed", leaders, h.killed)
-		}
+		testdb.ErrorIf(t, len(leaders) < 2 || !leaders[h.killed], "the items were planned by %v, %s was killed", leaders, h.killed)
 		leasetest.Says(t, "the output", out.String(),
 			"3 processes start",
 			h.killed+" has planned the items ",

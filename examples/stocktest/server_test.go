@@ -23,9 +23,7 @@ var must = leasetest.Must
 
 func wants(t *testing.T, err, want error) {
 	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%v, want %v", err, want)
-	}
+	testdb.ErrorIf(t, !errors.Is(err, want), "%v, want %v", err, want)
 }
 
 func unlessSoldOut(err error) error {

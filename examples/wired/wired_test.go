@@ -131,9 +131,7 @@ func TestOnlyAGORMDB(t *testing.T) {
 		_, err = other.Leases.TryAcquire(ctx, key)
 		leasetest.Wants(t, "TryAcquire while the app runs", err, txlock.ErrBusy)
 		app.RequireStop()
-		if held.Valid() {
-			t.Error("the lease is held when the app has stopped")
-		}
+		testdb.ErrorIf(t, held.Valid(), "the lease is held when the app has stopped")
 		_, err = other.Leases.TryAcquire(ctx, key)
 		check(t, err)
 	})

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/bridge"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // TestPass proves that no literal of a program is a Pass.
@@ -12,8 +13,6 @@ func TestPass(t *testing.T) {
 	t.Parallel()
 	pass := reflect.TypeFor[bridge.Pass]()
 	for _, literal := range []any{struct{}{}, struct{ _ struct{} }{}} {
-		if reflect.TypeOf(literal).AssignableTo(pass) {
-			t.Errorf("%T can be passed as a %v", literal, pass)
-		}
+		testdb.ErrorIf(t, reflect.TypeOf(literal).AssignableTo(pass), "%T can be passed as a %v", literal, pass)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dca00107/lockstep/internal/holderlookup"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -62,9 +63,7 @@ func taking(ctx context.Context, long time.Duration, n int) int {
 func TestNone(t *testing.T) {
 	var none *holderlookup.Later[int]
 	if n := testing.AllocsPerRun(100, func() {
-		if none.End() != 0 {
-			t.Error("nobody has looked")
-		}
+		testdb.ErrorIf(t, none.End() != 0, "nobody has looked")
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -89,9 +88,8 @@ func TestSharedLook(t *testing.T) {
 		}
 		sees := func(ctx context.Context, who, key string, want int) {
 			all.Go(func() {
-				if seen := now(ctx, key, 50*time.Millisecond); seen != want {
-					t.Errorf("%s has seen %d", who, seen)
-				}
+				seen := now(ctx, key, 50*time.Millisecond)
+				testdb.ErrorIf(t, seen != want, "%s has seen %d", who, seen)
 				if ctx.Err() != nil && time.Since(time.Unix(946684800, 0)) > 10*time.Millisecond { // the bubble began then
 					t.Error("it waited for the look")
 				}
@@ -118,9 +116,7 @@ func TestSharedLook(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		all.Wait()
-		if looks.Load() != 4 || ended.Load() != 1 {
-			t.Errorf("of %d looks %d were ended, want the last", looks.Load(), ended.Load())
-		}
+		testdb.ErrorIf(t, looks.Load() != 4 || ended.Load() != 1, "of %d looks %d were ended, want the last", looks.Load(), ended.Load())
 		begun := time.Now()
 		now(t.Context(), "a", time.Hour)
 		if took := time.Since(begun); took != holderlookup.Limit {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // second is a moment of the table.
@@ -48,9 +49,8 @@ func TestRuns(t *testing.T) {
 		"cut off":         {column(run(Done, 7), run(Done, 5))[:60], []Run{run(Done, 7)}},
 		"an unknown line": {column(run(Done, 7)) + "\nx\t1\t2\tdone\tme\t", []Run{run(Done, 7)}},
 	} {
-		if got := Runs([]byte(c.column)); !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s: %+v, want %+v", name, got, c.want)
-		}
+		got := Runs([]byte(c.column))
+		testdb.ErrorIf(t, !reflect.DeepEqual(got, c.want), "%s: %+v, want %+v", name, got, c.want)
 	}
 }
 
@@ -64,9 +64,8 @@ func TestPush(t *testing.T) {
 	if got := Runs(all); len(got) != 3 || !got[0].Started.Equal(time.UnixMicro(second(10))) || !got[2].Started.Equal(time.UnixMicro(second(8))) {
 		t.Errorf("3 are kept: %+v", got)
 	}
-	if got := Push(all, run(Done, 20).Line(), 0); len(got) != 0 {
-		t.Errorf("none is kept: %q", got)
-	}
+	got := Push(all, run(Done, 20).Line(), 0)
+	testdb.ErrorIf(t, len(got) != 0, "none is kept: %q", got)
 	long := run(Failed, 2)
 	long.Err = strings.Repeat("x", maxError)
 	for range MaxKept {
@@ -83,9 +82,8 @@ func TestSince(t *testing.T) {
 	runs := []Run{run(Done, 100), run(Done, 50), run(Done, 10)}
 	now := time.UnixMicro(second(110))
 	for age, want := range map[time.Duration]int{time.Second: 0, 10 * time.Second: 1, time.Minute: 2, time.Hour: 3} {
-		if got := Since(runs, now, age); len(got) != want {
-			t.Errorf("in %v are %d runs, want %d", age, len(got), want)
-		}
+		got := Since(runs, now, age)
+		testdb.ErrorIf(t, len(got) != want, "in %v are %d runs, want %d", age, len(got), want)
 	}
 }
 
@@ -120,8 +118,7 @@ func TestOf(t *testing.T) {
 		"another schedule before":     {gen.ListJobsRow{NextUs: second(1100), Schedule: []byte("a"), Differs: []byte("b"), DiffersUs: second(939)}, Health{}},
 		"the other schedule has won":  {gen.ListJobsRow{NextUs: second(1100), Schedule: []byte("b"), Differs: []byte("b"), DiffersUs: second(990)}, Health{}},
 	} {
-		if got := Of(c.row, second(1000)); !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s: %+v, want %+v", name, got, c.want)
-		}
+		got := Of(c.row, second(1000))
+		testdb.ErrorIf(t, !reflect.DeepEqual(got, c.want), "%s: %+v, want %+v", name, got, c.want)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dca00107/lockstep/internal/memdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -66,9 +67,7 @@ func result(db *db, ended <-chan error) error {
 
 func want(t *testing.T, what string, err, wanted error) {
 	t.Helper()
-	if !errors.Is(err, wanted) {
-		t.Errorf("%s: %v, want %v", what, err, wanted)
-	}
+	testdb.ErrorIf(t, !errors.Is(err, wanted), "%s: %v, want %v", what, err, wanted)
 }
 
 // TestQueue shares a row until somebody waits for it, and then goes by the order of the queue.
@@ -81,14 +80,10 @@ func TestQueue(t *testing.T) {
 		writer := waiting(t, db, c, "k", false, 0)
 		reader := waiting(t, db, d, "k", true, 0) // behind the writer
 		a.End(errKilled)
-		if !c.Waits() {
-			t.Error("granted beside a reader")
-		}
+		testdb.ErrorIf(t, !c.Waits(), "granted beside a reader")
 		b.Release()
 		want(t, "the writer", result(db, writer), nil)
-		if !c.TryLock("k", true) || !c.Free("k") || !d.Waits() {
-			t.Error("the writer lets others in")
-		}
+		testdb.ErrorIf(t, !c.TryLock("k", true) || !c.Free("k") || !d.Waits(), "the writer lets others in")
 		c.Share("k")
 		want(t, "the reader", result(db, reader), nil)
 	})

@@ -144,9 +144,7 @@ func endOfPrepared(t *testing.T, db *testdb.DB) {
 	room := ops.New(db.Admin())
 	lookUntil(t, room, func(p *ops.Picture) bool { return len(p.Locks) == 1 && p.Locks[0].Session == uint64(session) })
 	ended, err := room.End(t.Context(), func(l ops.Lock) bool { return l.Key == key.String() })
-	if !errors.Is(err, ops.ErrDetached) || len(ended) != 1 {
-		t.Errorf("End has ended %+v: %v", ended, err)
-	}
+	testdb.ErrorIf(t, !errors.Is(err, ops.ErrDetached) || len(ended) != 1, "End has ended %+v: %v", ended, err)
 }
 
 // end proves that End rolls back the transactions of what is picked, and nothing else.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // TestSettle proves what the rows contradict of the locks that the server has listed before, and what
@@ -115,7 +116,6 @@ func TestVacant(t *testing.T) {
 	p := &Picture{elections: map[string]bool{"led": true, "waits": true, "left": true}, Leases: []Lease{
 		{Key: "led", Kind: "exclusive"}, {Key: "led:standby", Kind: "permit", Label: "a"}, {Key: "waits:standby", Kind: "permit", Label: "b"}, {Key: "waits", Kind: "reader"},
 	}}
-	if got := fmt.Sprint(p.Vacant()[0].Key, p.Vacant()[0].Standby, p.Vacant()[1].Key, p.Vacant()[1].Standby); len(p.Vacant()) != 2 || got != "left[]waits[b]" {
-		t.Errorf("without a leader are %s", got)
-	}
+	got := fmt.Sprint(p.Vacant()[0].Key, p.Vacant()[0].Standby, p.Vacant()[1].Key, p.Vacant()[1].Standby)
+	testdb.ErrorIf(t, len(p.Vacant()) != 2 || got != "left[]waits[b]", "without a leader are %s", got)
 }

@@ -71,17 +71,14 @@ func TestManyLeases(t *testing.T) {
 			testdb.Refresh()
 			p, rows := look()
 			if p.LeasesAge == 0 {
-				if paused := p.Taken.Sub(read); paused < time.Duration(n)*500*time.Microsecond {
-					t.Errorf("the leases were read again after %v", paused)
-				}
+				paused := p.Taken.Sub(read)
+				testdb.ErrorIf(t, paused < time.Duration(n)*500*time.Microsecond, "the leases were read again after %v", paused)
 				shown, read = changed, p.Taken
 				reads++
 			} else if rows > all/5 {
 				t.Errorf("a look that shows leases %v old reads %d rows, and one that reads them %d", p.LeasesAge, rows, all)
 			}
-			if waits(p) {
-				t.Error("who has left a queue is shown in it")
-			}
+			testdb.ErrorIf(t, waits(p), "who has left a queue is shown in it")
 			if late, asked := p.Leases[0].Late(), p.Leases[1].Asked == "maintenance"; late != shown || asked != shown {
 				t.Errorf("leases that are %v old show that one is late %t and one asked for %t, want %t", p.LeasesAge, late, asked, shown)
 			}
@@ -132,14 +129,11 @@ func TestLeaders(t *testing.T) {
 			}
 		}
 		slices.Sort(shown)
-		if !slices.Equal(shown, names) {
-			t.Errorf("the candidates are %q, want %q", shown, names)
-		}
+		testdb.ErrorIf(t, !slices.Equal(shown, names), "the candidates are %q, want %q", shown, names)
 		cancel()
 		for range names {
-			if err := <-ended; !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
+			err := <-ended
+			testdb.ErrorIf(t, !errors.Is(err, context.Canceled), "%v", err)
 		}
 	})
 }
@@ -181,9 +175,7 @@ func TestLate(t *testing.T) {
 		for _, passed := range []string{"1 DIV 2", "3 DIV 4", "99 DIV 100"} {
 			db.Exec(t, "UPDATE lockstep_leases SET expires_us = UNIX_TIMESTAMP() * 1000000 + ttl_us - ttl_us * "+passed+" WHERE name <> 'spared'")
 			p := leasetest.Got(ops.New(db.Admin()).Look(t.Context()))(t)
-			if len(p.Leases) != 4 {
-				t.Errorf("the leases are %+v", p.Leases)
-			}
+			testdb.ErrorIf(t, len(p.Leases) != 4, "the leases are %+v", p.Leases)
 			for _, l := range p.Leases {
 				renews := l.Key == "crashed" || l.Key == "spared"
 				if late := l.Key == "crashed" && passed != "1 DIV 2"; l.Late() != late || l.Renewed.Known() != renews || strings.Contains(l.Describe(), "renewed") != renews || strings.Contains(l.Renewal(), "late") != late {
@@ -203,9 +195,7 @@ func TestJobs(t *testing.T) {
 		defer func() { must(t, jobs.Close(ctx)) }()
 		room := ops.New(db.Admin())
 		none := leasetest.Got(room.Jobs(ctx))(t)
-		if len(none.Jobs) != 0 || none.Jobs == nil || time.Since(none.Now).Abs() > time.Minute {
-			t.Errorf("there are %v", none)
-		}
+		testdb.ErrorIf(t, len(none.Jobs) != 0 || none.Jobs == nil || time.Since(none.Now).Abs() > time.Minute, "there are %v", none)
 
 		at, broken := time.Now().Add(-time.Hour), errors.New("no paper")
 		tick := func(name string, after time.Duration, want error) {

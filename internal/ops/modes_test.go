@@ -75,9 +75,8 @@ func TestModes(t *testing.T) {
 				delete(statements, "WriteAndCommit")
 			}
 			for name, got := range replies(t, db.Admin(), mode, statements) {
-				if want := usual[name]; got != want {
-					t.Errorf("%s: %s is answered %q, and usually %q", mode, name, got, want)
-				}
+				want := usual[name]
+				testdb.ErrorIf(t, got != want, "%s: %s is answered %q, and usually %q", mode, name, got, want)
 			}
 			variable, value, _ := strings.Cut(mode, " = ")
 			if !strings.Contains(value, ", ") {
@@ -218,9 +217,7 @@ func replies(t *testing.T, pool *sql.DB, mode string, statements map[string]stri
 	must(t, second(conn.ExecContext(t.Context(), "SET @lockstep_lock_wait = 50, "+mode)))
 	defer func() {
 		_, err := conn.ExecContext(context.WithoutCancel(t.Context()), "SET sql_mode = DEFAULT, max_join_size = DEFAULT, sql_big_selects = 1, sql_select_limit = DEFAULT, sql_safe_updates = 0, sql_auto_is_null = 0, group_concat_max_len = DEFAULT, div_precision_increment = DEFAULT, time_zone = DEFAULT, lc_time_names = DEFAULT, collation_connection = DEFAULT")
-		if err != nil {
-			t.Error(err)
-		}
+		testdb.ErrorIf(t, err != nil, "%v", err)
 	}()
 	answers := make(map[string]string)
 	for _, name := range slices.Sorted(maps.Keys(statements)) {

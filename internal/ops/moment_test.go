@@ -157,28 +157,22 @@ func beyondUTF8MB3(t *testing.T, db *testdb.DB) {
 	if took >= 2*time.Second { // in which it would have looked again
 		t.Errorf("it takes %v", took)
 	}
-	if slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool { return g.Hides }) {
-		t.Errorf("not seen is %v", p.Gaps)
-	}
+	testdb.ErrorIf(t, slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool { return g.Hides }), "not seen is %v", p.Gaps)
 	tree := p.Tree()
 	if len(tree) != 1 || tree[0].Kind != ops.Other || flat(tree) != fmt.Sprintf("[%d](%d hot[%[2]d](%d ))", root, middle, third) {
 		t.Errorf("the tree is %s", flat(tree))
 	}
 	for _, w := range p.Waits {
-		if s := p.Sessions[w.Session]; !s.InTx || s.TxAge < w.For-1 || s.TxAge > w.For+30 {
-			t.Errorf("session %d waits %s in a transaction of %s", w.Session, w.For, s.TxAge)
-		}
+		s := p.Sessions[w.Session]
+		testdb.ErrorIf(t, !s.InTx || s.TxAge < w.For-1 || s.TxAge > w.For+30, "session %d waits %s in a transaction of %s", w.Session, w.For, s.TxAge)
 	}
 	for _, l := range p.Locks {
 		is := l.Key == "prepared" && l.Detached || l.Key == "hot" && l.Held >= 1 && l.Session == middle ||
 			l.Key == "shared" && l.Mode == ops.Shared && l.Held > 1 && l.Session == uint64(testdb.ConnID(t, reader))
-		if !is || l.Unsure {
-			t.Errorf("a lock is %#v", l)
-		}
+		testdb.ErrorIf(t, !is || l.Unsure, "a lock is %#v", l)
 	}
-	if s := p.Sessions[middle]; s.RowLocks < 1 || len(p.Locks) < 2 {
-		t.Errorf("the second session is %+v, beside the locks %v", s, p.Locks)
-	}
+	s := p.Sessions[middle]
+	testdb.ErrorIf(t, s.RowLocks < 1 || len(p.Locks) < 2, "the second session is %+v, beside the locks %v", s, p.Locks)
 	if p := blind(t, few, "GRANT SELECT ON performance_schema.* TO 'few'@'%'"); len(p.Locks)+len(p.Waits) > 0 {
 		t.Errorf("the locks are %#v, and the waits %+v", p.Locks, p.Waits)
 	}
@@ -223,9 +217,8 @@ func TestUnknownTransactions(t *testing.T) {
 			account := "'" + db.Config().User + "'@'%'"
 			db.Exec(t, "GRANT SELECT ON performance_schema.* TO "+account)
 			p := lookUntil(t, ops.New(pool), func(p *ops.Picture) bool { return len(p.Locks) == 2 })
-			if l := p.Locks[1]; l.Mode != ops.Shared || l.Held.String() != "-" {
-				t.Errorf("the shared lock is %#v", l)
-			}
+			l := p.Locks[1]
+			testdb.ErrorIf(t, l.Mode != ops.Shared || l.Held.String() != "-", "the shared lock is %#v", l)
 		}
 	})
 }
@@ -288,9 +281,8 @@ func TestLookBehindDDL(t *testing.T) {
 				if s := p.Sessions[changer]; !strings.Contains(s.Doing(), "waiting for table metadata lock") || p.Sessions[holder].User == "" {
 					t.Errorf("the sessions are %+v", p.Sessions)
 				}
-				if root := p.Tree(); len(root) == 0 || !slices.Contains(root[0].Holders, holder) {
-					t.Errorf("the tree is %+v", root)
-				}
+				root := p.Tree()
+				testdb.ErrorIf(t, len(root) == 0 || !slices.Contains(root[0].Holders, holder), "the tree is %+v", root)
 
 				short, end := context.WithTimeout(t.Context(), 300*time.Millisecond)
 				_, err := ops.New(admin).Look(short) // which its caller gives up
@@ -346,9 +338,8 @@ func TestWaitsForTables(t *testing.T) {
 		for session, n := range waiters {
 			leasetest.Equal(t, fmt.Sprintf("how often the wait of session %d is listed", session), n, 1)
 		}
-		if hiding := p.Hiding(); len(hiding) > 0 {
-			t.Errorf("not shown may be what is behind %v", hiding)
-		}
+		hiding := p.Hiding()
+		testdb.ErrorIf(t, len(hiding) > 0, "not shown may be what is behind %v", hiding)
 	})
 }
 

@@ -94,9 +94,8 @@ func TestLookAtMany(t *testing.T) {
 		}
 		slices.Sort(costs)
 		t.Logf("looks cost the server %v", costs)
-		if usual, whole := costs[len(costs)/2], costs[len(costs)-1]; usual > testdb.Long(time.Hour, whole/5) {
-			t.Errorf("a look costs the server %v, and one that reads all %v", usual, whole)
-		}
+		usual, whole := costs[len(costs)/2], costs[len(costs)-1]
+		testdb.ErrorIf(t, usual > testdb.Long(time.Hour, whole/5), "a look costs the server %v, and one that reads all %v", usual, whole)
 		scope := begin(t, pool)
 		must(t, second(scope.Lock(t.Context(), keys[len(keys)-1])))
 		lookUntil(t, ops.New(admin), func(p *ops.Picture) bool { return exclusive(p) == holders*each+1 })
@@ -252,9 +251,8 @@ func oldList(t *testing.T, db *testdb.DB) {
 	count() // a look of others at the same time
 	p, err := ops.New(db.Admin()).Look(t.Context())
 	must(t, err)
-	if s := p.Sessions[uint64(testdb.ConnID(t, tx))]; old(p) || len(p.Locks) != 2 || db.Engine() == testdb.MySQL && s.RowLocks == 0 {
-		t.Errorf("one look beside another's shows %+v", p)
-	}
+	s := p.Sessions[uint64(testdb.ConnID(t, tx))]
+	testdb.ErrorIf(t, old(p) || len(p.Locks) != 2 || db.Engine() == testdb.MySQL && s.RowLocks == 0, "one look beside another's shows %+v", p)
 
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -292,7 +290,5 @@ func oldList(t *testing.T, db *testdb.DB) {
 		done, err = ops.New(db.Admin()).End(t.Context(), func(l ops.Lock) bool { return l.Key == "nobody's" })
 		return err != nil
 	})
-	if !told || !errors.Is(err, ops.ErrUnknown) || len(done) > 0 {
-		t.Errorf("beside an old list, End has ended %+v: %v", done, err)
-	}
+	testdb.ErrorIf(t, !told || !errors.Is(err, ops.ErrUnknown) || len(done) > 0, "beside an old list, End has ended %+v: %v", done, err)
 }

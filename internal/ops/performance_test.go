@@ -65,12 +65,9 @@ func TestWithoutPerformanceSchema(t *testing.T) {
 		if l := p.Locks[0]; l.Key != "hot" || l.Session != s.ID || s.User == "" || s.Doing() != "idle" || l.Waiters.String() != "-" {
 			t.Errorf("while session %d waits, the lock is %#v, of %+v", waiter, l, s)
 		}
-		if !tells(p, true, "row waits, shared locks", "performance_schema=ON") {
-			t.Errorf("not seen is %v", p.Gaps)
-		}
-		if text := notOK(t, db); !strings.Contains(text, "row waits, shared locks") {
-			t.Errorf("check says %q", text)
-		}
+		testdb.ErrorIf(t, !tells(p, true, "row waits, shared locks", "performance_schema=ON"), "not seen is %v", p.Gaps)
+		text := notOK(t, db)
+		testdb.ErrorIf(t, !strings.Contains(text, "row waits, shared locks"), "check says %q", text)
 	}, "--performance-schema=OFF")
 }
 
@@ -93,9 +90,8 @@ func TestPartOfPerformanceSchema(t *testing.T) {
 			}
 			found := leasetest.Got(ops.New(part).Check(t.Context()))(t)
 			at := slices.IndexFunc(found, func(f ops.Finding) bool { return f.Name == "sight" })
-			if sight := found[at]; (sight.State == ops.OK) != all || !all && sight.Fix != fix {
-				t.Errorf("without %s check finds %+v", table, sight)
-			}
+			sight := found[at]
+			testdb.ErrorIf(t, (sight.State == ops.OK) != all || !all && sight.Fix != fix, "without %s check finds %+v", table, sight)
 		}
 		tables := []string{"data_locks", "data_lock_waits", "threads", "metadata_locks", "events_statements_current", "session_connect_attrs", "setup_consumers", "setup_instruments"}
 		for _, table := range append(tables, "events_statements_history", "events_transactions_current") {
@@ -134,9 +130,7 @@ func TestBuiltWithoutPerformanceSchema(t *testing.T) {
 			if variable == "@@performance_schema" {
 				is = tells(p, true, "", "performance_schema=ON") || tells(p, false, "", "performance_schema=ON")
 			}
-			if !is {
-				t.Errorf("by %s for %s the version is %q, and not seen is %v", other, variable, p.Version, p.Gaps)
-			}
+			testdb.ErrorIf(t, !is, "by %s for %s the version is %q, and not seen is %v", other, variable, p.Version, p.Gaps)
 		}
 	})
 }
@@ -145,9 +139,8 @@ func TestBuiltWithoutPerformanceSchema(t *testing.T) {
 // waits for, which isn't taken for the root then, and the last statements, in place of which no older one is shown.
 func TestUnrecorded(t *testing.T) {
 	ownMySQL(t, func(t *testing.T, db *testdb.DB) {
-		if text := notOK(t, db); text != "" {
-			t.Errorf("by default, check says %q", text)
-		}
+		text := notOK(t, db)
+		testdb.ErrorIf(t, text != "", "by default, check says %q", text)
 		set := func(table, name, enabled string) {
 			db.Exec(t, fmt.Sprintf("UPDATE performance_schema.%s SET enabled = '%s' WHERE name = '%s'", table, enabled, name))
 		}
@@ -179,9 +172,8 @@ func TestUnrecorded(t *testing.T) {
 		if wait.Kind != ops.Table || !wait.Unsure || !slices.Equal(wait.Blockers, []uint64{root}) || !tells(p, false, "the table that is waited for", "setup_instruments") {
 			t.Errorf("the wait behind session %d is %+v, and not seen is %v", root, wait, p.Gaps)
 		}
-		if l := p.Locks; len(l) != 1 || l[0].Session != middle {
-			t.Errorf("session %d waits for the table, and the locks are %#v", middle, l)
-		}
+		l := p.Locks
+		testdb.ErrorIf(t, len(l) != 1 || l[0].Session != middle, "session %d waits for the table, and the locks are %#v", middle, l)
 
 		set("setup_consumers", "events_statements_current", "NO")
 		if text := notOK(t, db); !strings.Contains(text, "last statements") || !strings.Contains(text, "setup_consumers") {
@@ -232,9 +224,8 @@ func TestSecondWait(t *testing.T) {
 			}
 			return false
 		})
-		if most := ops.Seconds(time.Since(began).Seconds()) + 2; wait.For > most {
-			t.Errorf("the session has waited for %s, %s at most", wait.For, most)
-		}
+		most := ops.Seconds(time.Since(began).Seconds()) + 2
+		testdb.ErrorIf(t, wait.For > most, "the session has waited for %s, %s at most", wait.For, most)
 	})
 }
 
@@ -248,9 +239,8 @@ func TestIdle(t *testing.T) {
 		began := time.Now()
 		p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 1 })
 		most := ops.Seconds(time.Since(began).Seconds())
-		if s := p.Sessions[p.Locks[0].Session]; !s.Idle() || !s.For.Known() || s.For > most+0.1 {
-			t.Errorf("%s after its last statement the session is %+v", most, s)
-		}
+		s := p.Sessions[p.Locks[0].Session]
+		testdb.ErrorIf(t, !s.Idle() || !s.For.Known() || s.For > most+0.1, "%s after its last statement the session is %+v", most, s)
 	})
 }
 
@@ -270,9 +260,8 @@ func TestAgesAgree(t *testing.T) {
 		must(t, second(manager(t, pool).Acquire(t.Context(), txlock.Named("report"))))
 		lock(t, scope, "hot")
 		p := lookUntil(t, ops.New(slow), func(p *ops.Picture) bool { return len(p.Locks) == 1 && len(p.Leases) == 1 })
-		if s, l := p.Sessions[session], p.Locks[0]; s.For < 0.5 || s.TxAge < s.For || l.Held < s.For || s.TxAge < l.Held {
-			t.Errorf("the session is %+v, and holds %#v", s, l)
-		}
+		s, l := p.Sessions[session], p.Locks[0]
+		testdb.ErrorIf(t, s.For < 0.5 || s.TxAge < s.For || l.Held < s.For || s.TxAge < l.Held, "the session is %+v, and holds %#v", s, l)
 		if l := p.Leases[0]; l.Renewed < 0.5 || l.Held < l.Renewed {
 			t.Errorf("the lease is %+v", l)
 		}
@@ -328,9 +317,8 @@ func TestClusters(t *testing.T) {
 			all := says("node", galera(c.ready, c.status, func() bool { return c.want != ops.OK }), c.want, "wsrep_ready is "+c.ready+", wsrep_cluster_status is "+c.status)
 			leasetest.Equal(t, fmt.Sprintf("more than the node with %+v", c), all > 1, c.want == ops.OK)
 		}
-		if f, has := findings(t, ops.New(db.Connect(t)))["node"]; has {
-			t.Errorf("of a server without a cluster check says %+v", f)
-		}
+		f, has := findings(t, ops.New(db.Connect(t)))["node"]
+		testdb.ErrorIf(t, has, "of a server without a cluster check says %+v", f)
 	})
 }
 
@@ -349,9 +337,7 @@ func TestNodeLeaves(t *testing.T) {
 		if left = rest.Load() < 0; left == (f.State == ops.OK) || left == (len(found) > 1) || left && (!strings.Contains(f.Text, "it has left the primary component") || f.Fix == "") {
 			t.Errorf("of a node that answers %d statements check says %+v", stays, found)
 		}
-		if stays == 0 && !left {
-			t.Error("no statement was refused")
-		}
+		testdb.ErrorIf(t, stays == 0 && !left, "no statement was refused")
 	}
 }
 

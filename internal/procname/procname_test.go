@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,9 +37,7 @@ func TestGoroutine(t *testing.T) {
 	}
 	done.Wait()
 	slices.Sort(values)
-	if values[0] == 0 || len(slices.Compact(values)) != goroutines {
-		t.Errorf("%d goroutines are %#x", goroutines, values)
-	}
+	testdb.ErrorIf(t, values[0] == 0 || len(slices.Compact(values)) != goroutines, "%d goroutines are %#x", goroutines, values)
 }
 
 //go:noinline

@@ -4,15 +4,16 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // gives demands what a function gives for each text.
 func gives[T any](t *testing.T, of func(text string) T, wanted map[string]T) {
 	t.Helper()
 	for text, want := range wanted {
-		if got := of(text); !reflect.DeepEqual(got, want) {
-			t.Errorf("%q gives %#v, want %#v", text, got, want)
-		}
+		got := of(text)
+		testdb.ErrorIf(t, !reflect.DeepEqual(got, want), "%q gives %#v, want %#v", text, got, want)
 	}
 }
 
@@ -112,9 +113,8 @@ func FuzzText(f *testing.F) {
 			}
 			rest = next
 		}
-		if got := Words(query, 3); len(got) > 3 {
-			t.Errorf("Words(%q, 3) = %q", query, got)
-		}
+		got := Words(query, 3)
+		testdb.ErrorIf(t, len(got) > 3, "Words(%q, 3) = %q", query, got)
 		Mentions(query, map[string]bool{"orders": true})
 	})
 }
@@ -166,9 +166,7 @@ func TestClosed(t *testing.T) {
 	t.Parallel()
 	gives(t, func(text string) []string {
 		words, ok := Closed(text)
-		if !ok {
-			t.Errorf("Closed(%q) is false", text)
-		}
+		testdb.ErrorIf(t, !ok, "Closed(%q) is false", text)
 		return words
 	}, map[string][]string{
 		"":                               nil,

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -223,9 +224,7 @@ func TestCheck(t *testing.T) {
 		c.tell(&s)
 		v := (&verdict{}).check(s.ops, s.data)
 		found, want := v.sorts(), slices.Sorted(slices.Values(c.finds))
-		if !slices.Equal(found, want) {
-			t.Errorf("%s: found %q, want %q: %v", name, found, want, v.violations)
-		}
+		testdb.ErrorIf(t, !slices.Equal(found, want), "%s: found %q, want %q: %v", name, found, want, v.violations)
 		if (v.overlaps > 0) != slices.Contains(found, overlap) || (v.lostUpdates > 0) != slices.Contains(found, lostUpdate) {
 			t.Errorf("%s: %d overlaps and %d lost updates, found %q", name, v.overlaps, v.lostUpdates, found)
 		}
@@ -246,9 +245,7 @@ func TestSchedule(t *testing.T) {
 		}
 		end := time.Duration(0)
 		for _, f := range faults {
-			if f.at < end || f.at+f.lasts > o.duration || f.client < 0 || f.client >= o.perSite {
-				t.Errorf("lane %d: %+v after %v", i, f, end)
-			}
+			testdb.ErrorIf(t, f.at < end || f.at+f.lasts > o.duration || f.client < 0 || f.client >= o.perSite, "lane %d: %+v after %v", i, f, end)
 			end = f.at + f.lasts
 		}
 	}
@@ -504,9 +501,8 @@ func TestCheckLeases(t *testing.T) {
 		c.tell(&s)
 		v := (&verdict{leaps: c.leaps, lingers: c.lingers}).check(s.ops, s.data)
 		v.checkLeases(s.ops, s.seen, time.Second)
-		if found := v.sorts(); !slices.Equal(found, c.finds) {
-			t.Errorf("%s: found %q, want %q: %v", name, found, c.finds, v.violations)
-		}
+		found := v.sorts()
+		testdb.ErrorIf(t, !slices.Equal(found, c.finds), "%s: found %q, want %q: %v", name, found, c.finds, v.violations)
 	}
 }
 

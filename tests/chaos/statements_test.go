@@ -41,9 +41,7 @@ func TestCores(t *testing.T) {
 						p := phrase{kind: kind, texts: l.write(text), prepared: prepared}
 						if goesOn, err := sent(t, pool, p); err == nil {
 							taken[kind+": "+text]++
-							if goesOn == (kind == coreEnds) {
-								t.Errorf("a %q goes on: %t, after %q", kind, goesOn, p.texts)
-							}
+							testdb.ErrorIf(t, goesOn == (kind == coreEnds), "a %q goes on: %t, after %q", kind, goesOn, p.texts)
 						}
 					}
 				}
@@ -56,9 +54,7 @@ func TestCores(t *testing.T) {
 				}
 				// In a transaction these are refused, but where a handler swallows that.
 				refused := []string{"XA START 'chaos'", "XA ROLLBACK 'chaos'", "ROLLBACK TO SAVEPOINT never_made"}
-				if taken[kind+": "+text] == 0 && !slices.Contains(refused, text) {
-					t.Errorf("%q was taken in no form", text)
-				}
+				testdb.ErrorIf(t, taken[kind+": "+text] == 0 && !slices.Contains(refused, text), "%q was taken in no form", text)
 			}
 		}
 	})
@@ -98,16 +94,12 @@ func TestPhrases(t *testing.T) {
 				kinds[p.kind]++
 				all.WriteString(strings.Join(p.texts, "\n") + "\n")
 			}
-			if len(kinds) != len(cores) {
-				t.Errorf("%v", kinds)
-			}
+			testdb.ErrorIf(t, len(kinds) != len(cores), "%v", kinds)
 			for part, want := range map[string]bool{
 				"/*! ": true, "/*m!": false, "EXECUTE careless": true, "CALL chaos_swallow('y')": true, "%": false,
 				"BEGIN NOT ATOMIC ": engine == testdb.MariaDB, "SET STATEMENT": engine == testdb.MariaDB, "\nDO 1; ": multi,
 			} {
-				if strings.Contains(all.String(), part) != want {
-					t.Errorf("%s, multi %t: it has %q: %t", engine, multi, part, !want)
-				}
+				testdb.ErrorIf(t, strings.Contains(all.String(), part) != want, "%s, multi %t: it has %q: %t", engine, multi, part, !want)
 			}
 		}
 	}

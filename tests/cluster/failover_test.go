@@ -44,9 +44,8 @@ func holder(t *testing.T, db *testdb.DB, ttl time.Duration) (*sql.DB, *lease.Man
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		// Where the server is gone the leases can't be released.
-		if err := m.Close(ctx); err != nil && db.Server().Running() {
-			t.Errorf("close the manager: %v", err)
-		}
+		err := m.Close(ctx)
+		testdb.ErrorIf(t, err != nil && db.Server().Running(), "close the manager: %v", err)
 	})
 	return pool, m
 }
@@ -99,9 +98,8 @@ func TestAsynchronousFailover(t *testing.T) {
 	for tx, l := range map[*sql.Tx]*lease.Lease{oldTx: oldLease, newTx: newLease} {
 		wants(t, "a guarded transaction", errors.Join(l.Guard(t.Context(), tx), tx.Commit()), nil)
 	}
-	if there, here := workers(t, p.DB), workers(t, p.Copied); there != "old" || here != "new" {
-		t.Errorf("the old primary has the work of %q, the new one of %q", there, here)
-	}
+	there, here := workers(t, p.DB), workers(t, p.Copied)
+	testdb.ErrorIf(t, there != "old" || here != "new", "the old primary has the work of %q, the new one of %q", there, here)
 }
 
 // lockAndWork takes the lock of a key and writes under it.
@@ -278,9 +276,7 @@ func singlePrimary(t *testing.T, lasting string, behind func(t *testing.T, db *t
 			time.Sleep(rand.N(2 * time.Second))
 		}
 		t.Logf("faults: %v, %d times another primary was elected", faults, elected)
-		if elected == 0 {
-			t.Error("no other primary was elected")
-		}
+		testdb.ErrorIf(t, elected == 0, "no other primary was elected")
 		load.Connected(t, load.Pools(clients)...)
 	})
 	for i, node := range nodes {
@@ -341,8 +337,6 @@ func (f *follower) handOver(t *testing.T, db *testdb.DB, nodes []*testdb.Server)
 	check(t, db.At(t, next).Admin().QueryRowContext(t.Context(), "SELECT @@server_uuid").Scan(&id))
 	before := db.At(t, old)
 	before.Exec(t, "DO group_replication_set_as_primary('"+id+"', 2)") // transactions have 2 s to end
-	if !testdb.Await(time.Minute, func() bool { return f.primary() == next }) {
-		t.Error("the clients aren't led to the new primary")
-	}
+	testdb.ErrorIf(t, !testdb.Await(time.Minute, func() bool { return f.primary() == next }), "the clients aren't led to the new primary")
 	left(t, before)
 }

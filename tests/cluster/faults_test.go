@@ -336,15 +336,11 @@ func told(t *testing.T, what string, commits bool, call func(ctx context.Context
 	return func() {
 		t.Helper()
 		calling.Wait()
-		if err == nil || txlock.Retryable(err) {
-			t.Errorf("%s in the minority: %v, want an error that isn't Retryable", what, err)
-		}
+		testdb.ErrorIf(t, err == nil || txlock.Retryable(err), "%s in the minority: %v, want an error that isn't Retryable", what, err)
 		limit := callLimit
 		if commits {
 			limit += 2 * callLimit // the readTimeout of load.NewClient
 		}
-		if took > limit+5*time.Second {
-			t.Errorf("%s ends after %v, want at most %v", what, took, limit)
-		}
+		testdb.ErrorIf(t, took > limit+5*time.Second, "%s ends after %v, want at most %v", what, took, limit)
 	}
 }

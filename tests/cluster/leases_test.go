@@ -231,9 +231,8 @@ func checkKept(t *testing.T, grants []kept) {
 		byClient[next.client]++
 		for _, before := range grants[:i] {
 			// The clock is that of the nodes, which may be set by a little, or run at another rate.
-			if passed := next.got - before.asked; before.released && passed < keptFor-keptFor/100 {
-				t.Errorf("kept: %v after %+v it was granted again: %+v", passed, before, next)
-			}
+			passed := next.got - before.asked
+			testdb.ErrorIf(t, before.released && passed < keptFor-keptFor/100, "kept: %v after %+v it was granted again: %+v", passed, before, next)
 		}
 	}
 	t.Logf("kept: %d grants, by client %v", len(grants), byClient)
@@ -279,9 +278,8 @@ func TestEffects(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if before, _ := answers.LoadOrStore(key, answer); before != answer {
-				t.Errorf("%s is answered %q and %q", key, before, answer)
-			}
+			before, _ := answers.LoadOrStore(key, answer)
+			testdb.ErrorIf(t, before != answer, "%s is answered %q and %q", key, before, answer)
 			return nil
 		}
 		kinds := []string{"once", "ticktx", "tick"}

@@ -48,16 +48,12 @@ func TestTiDBInstall(t *testing.T) {
 		found := leasetest.Got(ops.New(db.Admin()).Check(t.Context(), db.At(t, nodes[1]).Admin(), db.At(t, nodes[2]).Admin()))(t)
 		clocks := 0
 		for _, f := range found {
-			if f.State == ops.Error {
-				t.Errorf("lockstep check: %+v", f)
-			}
+			testdb.ErrorIf(t, f.State == ops.Error, "lockstep check: %+v", f)
 			if strings.HasPrefix(f.Name, "clock of node ") && f.State == ops.OK {
 				clocks++
 			}
 		}
-		if clocks != 2 {
-			t.Errorf("the clocks of %d nodes are found right, want 2, of %+v", clocks, found)
-		}
+		testdb.ErrorIf(t, clocks != 2, "the clocks of %d nodes are found right, want 2, of %+v", clocks, found)
 	})
 }
 
@@ -82,9 +78,8 @@ func TestTiDBBalanced(t *testing.T) {
 		}
 		working.Wait()
 		l.Check(t, db.Admin())
-		if n := opened.Load(); n < int64(len(nodes)) {
-			t.Errorf("%d connections were opened", n)
-		}
+		n := opened.Load()
+		testdb.ErrorIf(t, n < int64(len(nodes)), "%d connections were opened", n)
 	})
 }
 
@@ -151,9 +146,7 @@ func (b *between) takesOver(t *testing.T) time.Duration {
 		t.Fatal("the lock isn't granted")
 	}
 	took := time.Since(since)
-	if b.token <= b.held.Token() && workers(t, b.there) == "old" {
-		t.Errorf("token %d after %d", b.token, b.held.Token())
-	}
+	testdb.ErrorIf(t, b.token <= b.held.Token() && workers(t, b.there) == "old", "token %d after %d", b.token, b.held.Token())
 	_, err := b.waiter.ExecContext(t.Context(), "INSERT INTO work VALUES ('new', 1)")
 	check(t, errors.Join(err, b.waiter.Commit()))
 	return took
@@ -338,9 +331,7 @@ func TestTiDBCommitOfADeadServer(t *testing.T) {
 		for _, l := range all {
 			l.Check(t, there.Admin())
 		}
-		if unknown.Load() == 0 {
-			t.Error("no server was killed in the middle of a COMMIT")
-		}
+		testdb.ErrorIf(t, unknown.Load() == 0, "no server was killed in the middle of a COMMIT")
 	})
 }
 
@@ -373,9 +364,7 @@ func TestTiDBSchemaChange(t *testing.T) {
 					l.Check(t, db.At(t, node).Admin())
 				}
 				t.Logf("%d transactions were refused because of changes", watch.n.Load())
-				if len(l.Errors()) > 0 {
-					t.Errorf("not all was retried: %v", l.Errors())
-				}
+				testdb.ErrorIf(t, len(l.Errors()) > 0, "not all was retried: %v", l.Errors())
 			})
 		})
 	}

@@ -45,23 +45,17 @@ func TestAborts(t *testing.T) {
 			var overtaking sync.WaitGroup
 			overtaking.Go(func() {
 				err := locksqlc.Run(t.Context(), other, []txlock.Key{key}, func(*sql.Tx) error { return nil })
-				if err != nil && !txlock.Retryable(err) {
-					t.Errorf("on the other node: %v", err)
-				}
+				testdb.ErrorIf(t, err != nil && !txlock.Retryable(err), "on the other node: %v", err)
 			})
 			time.Sleep(rand.N(2 * time.Millisecond))
 			for i := 0; i < 20 && err == nil; i++ {
 				open := 1
 				err = tx.QueryRowContext(t.Context(), "SELECT "+in+" FROM "+table+" WHERE id = ?", 1).Scan(&open)
-				if err == nil && open == 0 {
-					t.Error("a statement was executed after the cluster had ended the transaction")
-				}
+				testdb.ErrorIf(t, err == nil && open == 0, "a statement was executed after the cluster had ended the transaction")
 			}
 			if err != nil {
 				aborted++
-				if !errors.Is(err, txlock.ErrTxDoomed) && !txlock.Retryable(err) {
-					t.Errorf("an aborted transaction: %v, want one to start again", err)
-				}
+				testdb.ErrorIf(t, !errors.Is(err, txlock.ErrTxDoomed) && !txlock.Retryable(err), "an aborted transaction: %v, want one to start again", err)
 			}
 			_ = tx.Rollback()
 			overtaking.Wait()
@@ -128,9 +122,7 @@ func TestOptimisticEnds(t *testing.T) {
 			testdb.Await(2*time.Minute, func() bool { return watch.ended.Load() >= 10 })
 		})
 		t.Logf("%d ends were refused, errors %v", watch.ended.Load(), ends.Errors())
-		if watch.ended.Load() == 0 {
-			t.Error("the cluster has refused none")
-		}
+		testdb.ErrorIf(t, watch.ended.Load() == 0, "the cluster has refused none")
 		for _, node := range slices.Backward(nodes) {
 			ends.Check(t, caughtUp(t, db.At(t, node)))
 		}

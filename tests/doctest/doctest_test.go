@@ -105,9 +105,8 @@ func testOn(t *testing.T, dir string, env []string, dsn string) {
 	t.Helper()
 	cmd := exec.Command("go", "test", "-count=1", ".")
 	cmd.Dir, cmd.Env = dir, append(append(os.Environ(), env...), dsn)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("go test: %v\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	testdb.ErrorIf(t, err != nil, "go test: %v\n%s", err, out)
 }
 
 // compare compares what a tutorial has made with the example in the repository, whose go.mod
@@ -207,9 +206,7 @@ func newcomer(t *testing.T, engine testdb.Engine, has bool, documents []string) 
 	}
 	dir := r.Follow(t, filepath.Join(root, documents[0]), filepath.Join(root, documents[1]))
 	t.Logf("the first lock after %v (%v of processors), all four programs after %v", first.Round(time.Second), busy.Round(time.Second), time.Since(began).Round(time.Second))
-	if first == 0 || min(first, busy) > patience {
-		t.Errorf("the first lock after %v, want at most %v", first, patience)
-	}
+	testdb.ErrorIf(t, first == 0 || min(first, busy) > patience, "the first lock after %v, want at most %v", first, patience)
 	compare(t, dir, filepath.Join(root, "examples/start"))
 }
 

@@ -116,9 +116,8 @@ func TestForeign(t *testing.T) {
 		"foreign: DIFFERS "+engine+" gorm plugin: gorm.io/gorm/tests TestOnPlainOnly passes on the plain pool and fails",
 		"foreign: DIFFERS "+engine+" gorm plugin: gorm.io/gorm/tests TestWithoutPluginOnly passes on the plain pool and is skipped",
 	)
-	if n := strings.Count(out.String(), "DIFFERS"); n != 3 || strings.Contains(out.String(), "TestFails passes") {
-		t.Errorf("%d tests differ", n)
-	}
+	n := strings.Count(out.String(), "DIFFERS")
+	testdb.ErrorIf(t, n != 3 || strings.Contains(out.String(), "TestFails passes"), "%d tests differ", n)
 	if t.Failed() {
 		t.Log(out.String())
 	}

@@ -83,9 +83,8 @@ func (e *env) held(t *testing.T, key txlock.Key) bool {
 func (e *env) lockedBy(t *testing.T, what string, key txlock.Key, write func(q *query.Query) error) {
 	t.Helper()
 	noError(t, e.q.Transaction(func(q *query.Query) error {
-		if err := write(q); err != nil || !e.held(t, key) {
-			t.Errorf("%s: %v is free: %v", what, key, err)
-		}
+		err := write(q)
+		testdb.ErrorIf(t, err != nil || !e.held(t, key), "%s: %v is free: %v", what, key, err)
 		return nil
 	}))
 }
@@ -154,17 +153,11 @@ func TestTagged(t *testing.T) {
 		made := &shop.Order{}
 		noError(t, e.q.Transaction(func(q *query.Query) error {
 			noError(t, q.Order.WithContext(ctx).Create(made))
-			if e.held(t, orders.Key(made.ID)) {
-				t.Error("a create whose key the database makes has taken a lock")
-			}
+			testdb.ErrorIf(t, e.held(t, orders.Key(made.ID)), "a create whose key the database makes has taken a lock")
 			info, err := q.Order.WithContext(ctx).Clauses(lockgorm.Loaded(made)).Delete()
-			if info.RowsAffected != 1 || !e.held(t, orders.Key(made.ID)) {
-				t.Errorf("Delete of a loaded one: %+v, %v", info, err)
-			}
+			testdb.ErrorIf(t, info.RowsAffected != 1 || !e.held(t, orders.Key(made.ID)), "Delete of a loaded one: %+v, %v", info, err)
 			info, err = q.Order.WithContext(ctx).Delete(o)
-			if info.RowsAffected != 1 || !e.held(t, key) {
-				t.Errorf("Delete: %+v", info)
-			}
+			testdb.ErrorIf(t, info.RowsAffected != 1 || !e.held(t, key), "Delete: %+v", info)
 			return err
 		}))
 	})
@@ -180,9 +173,7 @@ func TestVersions(t *testing.T) {
 		noError(t, second(do.Clauses(lockgorm.Loaded(a)).UpdateSimple(q.Account.Balance.Value(2))))
 		noError(t, second(do.Clauses(lockgorm.Loaded(a)).Updates(&shop.Account{Balance: 3})))
 		found := leasetest.Got(do.Where(q.Account.ID.Eq(a.ID)).First())(t)
-		if found.Balance != 3 || found.Version != a.Version || a.Version == old.Version {
-			t.Errorf("found %+v, the model is %+v", found, a)
-		}
+		testdb.ErrorIf(t, found.Balance != 3 || found.Version != a.Version || a.Version == old.Version, "found %+v, the model is %+v", found, a)
 		wantError(t, "an old version", second(do.Clauses(lockgorm.Loaded(&old)).UpdateSimple(q.Account.Balance.Value(4))), txlock.ErrConflict)
 		wantError(t, "Delete of an old version", second(do.Delete(&old)), txlock.ErrConflict)
 		wantError(t, "nothing to compare", second(do.Where(q.Account.ID.Eq(a.ID)).UpdateSimple(q.Account.Balance.Value(5))), lockgorm.ErrVersion)
@@ -202,9 +193,7 @@ func TestSet(t *testing.T) {
 		o, key := e.order(t)
 		noError(t, e.db.Transaction(func(tx *gorm.DB) error {
 			n, err := gorm.G[shop.Order](tx).Where("id = ?", o.ID).Set(set("n", 5)).Update(ctx)
-			if n != 1 || !e.held(t, key) {
-				t.Errorf("an update has changed %d rows, %v", n, err)
-			}
+			testdb.ErrorIf(t, n != 1 || !e.held(t, key), "an update has changed %d rows, %v", n, err)
 			return err
 		}))
 		wantError(t, "a create that names the key otherwise", gorm.G[shop.Order](e.db).Set(set("iD", o.ID+1)).Create(ctx), txlock.ErrInvalidKey)

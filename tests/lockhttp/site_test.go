@@ -256,13 +256,10 @@ func TestPagesInBrowser(t *testing.T) {
 				s.open(page)
 				s.becomes("waiting", "Live")
 				for _, needed := range []string{"header", "nav[aria-label]", "main h1", "form[role=search] label[for=q]", "[role=status][aria-live=polite]", "html[lang]", ".skip[href='#main']"} {
-					if !eval[bool](s, fmt.Sprintf("!!document.querySelector(%q)", needed)) {
-						t.Errorf("%q has no %s", page, needed)
-					}
+					testdb.ErrorIf(t, !eval[bool](s, fmt.Sprintf("!!document.querySelector(%q)", needed)), "%q has no %s", page, needed)
 				}
-				if wrong := eval[[]string](s, `[...document.querySelectorAll("table")].filter(t => !t.caption || [...t.rows].some(r => !r.querySelector("th[scope]"))).map(t => t.outerHTML)`); len(wrong) > 0 {
-					t.Errorf("%q has tables without a caption or headers: %s", page, wrong)
-				}
+				wrong := eval[[]string](s, `[...document.querySelectorAll("table")].filter(t => !t.caption || [...t.rows].some(r => !r.querySelector("th[scope]"))).map(t => t.outerHTML)`)
+				testdb.ErrorIf(t, len(wrong) > 0, "%q has tables without a caption or headers: %s", page, wrong)
 				if eval[string](s, "document.title") == "owned" || eval[bool](s, `!!document.querySelector("#live script, #live img")`) {
 					t.Errorf("on %q a key is a script", page)
 				}
@@ -275,12 +272,10 @@ func TestPagesInBrowser(t *testing.T) {
 			s.becomes("Keys that are held")
 			s.do(focus("#found-section a"), chromedp.KeyEvent("\r"))
 			s.becomes("Transaction locks of this key")
-			if title := eval[string](s, "document.title"); !strings.HasPrefix(title, "order:42 ") {
-				t.Errorf("the search leads to %q", title)
-			}
-			if wrong := messages(); len(wrong) > 0 {
-				t.Errorf("the browser complains: %q", wrong)
-			}
+			title := eval[string](s, "document.title")
+			testdb.ErrorIf(t, !strings.HasPrefix(title, "order:42 "), "the search leads to %q", title)
+			wrong := messages()
+			testdb.ErrorIf(t, len(wrong) > 0, "the browser complains: %q", wrong)
 		})
 	}
 }
@@ -294,20 +289,16 @@ func TestFirstScreen(t *testing.T) {
 	s.contended(txlock.Named("order:42"))
 	s.becomes("1 session waiting; held by session", "order:42")
 	leasetest.Equal(t, "how the first screen begins", eval[string](s, `document.querySelector("main section h2").textContent`), "Needs a person")
-	if wrong := eval[int](s, `[...document.querySelectorAll("figure svg")].filter(f => f.querySelectorAll("text").length !== 7 || !f.getAttribute("aria-label")).length`); wrong > 0 {
-		t.Errorf("%d charts have no axes", wrong)
-	}
+	wrong := eval[int](s, `[...document.querySelectorAll("figure svg")].filter(f => f.querySelectorAll("text").length !== 7 || !f.getAttribute("aria-label")).length`)
+	testdb.ErrorIf(t, wrong > 0, "%d charts have no axes", wrong)
 	s.do(focus("#chart-waiting-numbers summary"), chromedp.KeyEvent("\r"))
 	s.becomes("the most in ten minutes", "10–0 min ago")
 	s.updates()
-	if !eval[bool](s, `document.getElementById("chart-waiting-numbers").open`) {
-		t.Error("an update has closed the numbers")
-	}
+	testdb.ErrorIf(t, !eval[bool](s, `document.getElementById("chart-waiting-numbers").open`), "an update has closed the numbers")
 	s.open("events")
 	s.becomes(" s ago")
-	if exact := eval[string](s, `document.querySelector("tbody time").title`); !strings.HasSuffix(exact, " UTC") {
-		t.Errorf("the exact time is %q", exact)
-	}
+	exact := eval[string](s, `document.querySelector("tbody time").title`)
+	testdb.ErrorIf(t, !strings.HasSuffix(exact, " UTC"), "the exact time is %q", exact)
 }
 
 // TestLive proves that a page shows what changes without being loaded again, while the focus
@@ -316,9 +307,7 @@ func TestLive(t *testing.T) {
 	s := visit(t, one(), plain)
 	s.open("locks")
 	s.staysLive("Live")
-	if strings.Contains(s.text(), "every 2 seconds") {
-		t.Error("no events come through")
-	}
+	testdb.ErrorIf(t, strings.Contains(s.text(), "every 2 seconds"), "no events come through")
 	s.do(click("#pause"))
 	s.becomes("Paused")
 	s.contended(txlock.Named("order:43"))
@@ -376,9 +365,8 @@ func TestPolling(t *testing.T) {
 	}
 	for _, scheme := range []string{"light", "dark"} {
 		browser.Colours(s.tab, t, scheme)
-		if got := s.contrast(`document.getElementById("lost")`, `document.getElementById("lost")`); got < 4.5 {
-			t.Errorf("%s: the contrast of a lost connection is %v", scheme, got)
-		}
+		got := s.contrast(`document.getElementById("lost")`, `document.getElementById("lost")`)
+		testdb.ErrorIf(t, got < 4.5, "%s: the contrast of a lost connection is %v", scheme, got)
 	}
 	down.Store(false)
 	s.becomes("Live, every 2 seconds")
@@ -415,9 +403,7 @@ func TestActionsInBrowser(t *testing.T) {
 	held := leasetest.Got(s.manager().Acquire(t.Context(), txlock.Named("report")))(s)
 	s.open("key?key=report")
 	s.becomes("Leases, readers", "Live")
-	if eval[bool](s, `!!document.querySelector("details, form[method=post]")`) {
-		t.Error("who may not release sees a form")
-	}
+	testdb.ErrorIf(t, eval[bool](s, `!!document.querySelector("details, form[method=post]")`), "who may not release sees a form")
 	allowed.Store(true)
 	s.becomes("What you may do")
 	evil := s.elsewhere(fmt.Sprintf(`<form id="f" method="post" action=%q><input name="key" value="report"><input name="lease" value="true"><input name="slot" value="0"><input name="session" value="0"><input name="token" value="%d"><button id="b">Win</button></form>`,
@@ -455,9 +441,8 @@ func TestManyRows(t *testing.T) {
 	leasetest.Equal(t, "rows", eval[int](s, `document.querySelectorAll("tbody tr").length`), 100)
 	eval[bool](s, `window.slowest = 0, new PerformanceObserver(l => { for (const e of l.getEntries()) window.slowest = Math.max(window.slowest, e.duration); }).observe({type: "longtask"}), true`)
 	s.updates()
-	if slowest := eval[float64](s, "window.slowest"); slowest > 5000 {
-		t.Errorf("an update keeps the browser busy for %v ms", slowest)
-	}
+	slowest := eval[float64](s, "window.slowest")
+	testdb.ErrorIf(t, slowest > 5000, "an update keeps the browser busy for %v ms", slowest)
 	s.do(chromedp.Click(`nav[aria-label=Rows] li:last-child a`))
 	s.becomes(fmt.Sprintf("%d to %d of %d", n-99, n, n))
 }
@@ -473,18 +458,15 @@ func TestNarrowAndDark(t *testing.T) {
 		s.do(chromedp.EmulateViewport(360, 740))
 		for _, page := range every {
 			s.open(page)
-			if wide := eval[int](s, "document.documentElement.scrollWidth"); wide > 360 {
-				t.Errorf("%q is %d wide", page, wide)
-			}
+			wide := eval[int](s, "document.documentElement.scrollWidth")
+			testdb.ErrorIf(t, wide > 360, "%q is %d wide", page, wide)
 		}
 		s.open("locks")
 		s.becomes("order:43")
 		label := eval[string](s, `getComputedStyle(document.querySelector("td"), "::before").content`)
 		leasetest.Equal(t, "the label of a cell of a narrow table", label, `"Mode"`)
 		contrast, dark := s.contrast("document.body", "document.body"), s.light("document.body", "backgroundColor") < s.light("document.body", "color")
-		if contrast < 7 || dark != (scheme == "dark") {
-			t.Errorf("%s: the contrast is %v, the ground is dark: %t", scheme, contrast, dark)
-		}
+		testdb.ErrorIf(t, contrast < 7 || dark != (scheme == "dark"), "%s: the contrast is %v, the ground is dark: %t", scheme, contrast, dark)
 	}
 }
 

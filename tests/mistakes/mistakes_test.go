@@ -71,9 +71,7 @@ type mistake struct {
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	all := slices.Concat(ofKeys, ofTransactions, ofServers, ofLeases, ofJobs, ofGORM)
-	if len(all) < 55 {
-		t.Errorf("there are %d mistakes, newcomers make 55", len(all))
-	}
+	testdb.ErrorIf(t, len(all) < 55, "there are %d mistakes, newcomers make 55", len(all))
 	compare(t, all)
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {

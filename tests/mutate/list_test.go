@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -22,14 +23,11 @@ func TestMutationsApply(t *testing.T) {
 	t.Parallel()
 	const root = "../.."
 	list := leasetest.Got(readLists("mutations"))(t)
-	if len(list) < 400 {
-		t.Errorf("there are %d mutations", len(list))
-	}
+	testdb.ErrorIf(t, len(list) < 400, "there are %d mutations", len(list))
 	decisions, tests := make(map[string]*mutation), make(map[string]map[string]bool)
 	for _, m := range list {
-		if other := decisions[m.decision]; other != nil {
-			t.Errorf("%v and %v break the same decision: %s", other, m, m.decision)
-		}
+		other := decisions[m.decision]
+		testdb.ErrorIf(t, other != nil, "%v and %v break the same decision: %s", other, m, m.decision)
 		decisions[m.decision] = m
 		if changed, err := m.apply(root); err != nil {
 			t.Errorf("%v: %v", m, err)
@@ -46,9 +44,7 @@ func TestMutationsApply(t *testing.T) {
 	}
 	files := leasetest.Got(choices(root, list))(t)
 	for name, text := range files {
-		if filepath.Ext(name) == ".go" && !parses(text) {
-			t.Errorf("%s can't be parsed with its mutants", name)
-		}
+		testdb.ErrorIf(t, filepath.Ext(name) == ".go" && !parses(text), "%s can't be parsed with its mutants", name)
 	}
 	var chosen int
 	for _, m := range list {
@@ -56,9 +52,7 @@ func TestMutationsApply(t *testing.T) {
 			chosen++
 		}
 	}
-	if len(files) < 50 || chosen < len(list)/2 {
-		t.Errorf("%d files have mutants, and %d of %d mutations can be chosen", len(files), chosen, len(list))
-	}
+	testdb.ErrorIf(t, len(files) < 50 || chosen < len(list)/2, "%d files have mutants, and %d of %d mutations can be chosen", len(files), chosen, len(list))
 }
 
 var declared = regexp.MustCompile(`(?m)^func (\w+)\(`)
@@ -99,9 +93,8 @@ equivalent the same
 		area: "area", line: 1, decision: "One.", file: "a/b.go", decl: "T.m", text: "old", wrong: "new",
 		dir: "a", test: "TestOne/x", engines: []string{"mariadb", "mysql"},
 	}
-	if got := *list[0]; !reflect.DeepEqual(got, want) {
-		t.Errorf("the first is %+v, want %+v", got, want)
-	}
+	got := *list[0]
+	testdb.ErrorIf(t, !reflect.DeepEqual(got, want), "the first is %+v, want %+v", got, want)
 	if got := list[1]; got.text != "\told\n\ttext" || got.wrong != "" || got.equivalent != "it is the same" || got.place() != "c.sql" {
 		t.Errorf("the second is %+v", got)
 	}

@@ -217,14 +217,12 @@ func TestIdleTransaction(t *testing.T) {
 				leasetest.Fails(t, "a statement on a cut connection", second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)")))
 				wants(t, "the next statement", second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)")), txlock.ErrTxDoomed)
 			}
-			if err := tx.Commit(); err == nil || speaks && !errors.Is(err, txlock.ErrTxDoomed) {
-				t.Errorf("Commit after the connection was cut: %v", err)
-			}
+			err := tx.Commit()
+			testdb.ErrorIf(t, err == nil || speaks && !errors.Is(err, txlock.ErrTxDoomed), "Commit after the connection was cut: %v", err)
 		}
 		var n int
-		if err := db.Admin().QueryRow("SELECT COUNT(*) FROM " + table).Scan(&n); err != nil || n != 0 {
-			t.Errorf("%d rows are there, %v", n, err)
-		}
+		err := db.Admin().QueryRow("SELECT COUNT(*) FROM " + table).Scan(&n)
+		testdb.ErrorIf(t, err != nil || n != 0, "%d rows are there, %v", n, err)
 	})
 }
 
@@ -243,9 +241,7 @@ func TestIdleWait(t *testing.T) {
 			runs++
 			return nil
 		})
-		if err != nil || runs != 1 {
-			t.Errorf("Run: %v, %d runs of its function", err, runs)
-		}
+		testdb.ErrorIf(t, err != nil || runs != 1, "Run: %v, %d runs of its function", err, runs)
 		last, scope := joined(t, direct)
 		defer func() { _ = last.Rollback() }()
 		wants(t, "Lock, for which nobody waits", second(scope.WaitAtMost(time.Minute).Lock(t.Context(), key)), nil)
@@ -300,9 +296,7 @@ func TestIdleLease(t *testing.T) {
 		if l == nil {
 			return
 		}
-		if l.Token() <= held.Token() {
-			t.Errorf("token %d after %d", l.Token(), held.Token())
-		}
+		testdb.ErrorIf(t, l.Token() <= held.Token(), "token %d after %d", l.Token(), held.Token())
 		check(t, l.Release(t.Context()))
 	})
 }
@@ -398,18 +392,14 @@ func routerLists(t *testing.T, strategy string, returns bool) {
 		}
 		return strings.HasSuffix(want.Config().Addr, ":"+port)
 	}
-	if !at(p.Primary) {
-		t.Error("clients are not on the first of the list")
-	}
+	testdb.ErrorIf(t, !at(p.Primary), "clients are not on the first of the list")
 	p.Replicated(t)
 	check(t, p.Primary.Kill())
 	if port, err := locked(); !errors.Is(err, txlock.ErrReadOnly) {
 		t.Errorf("Run before the replica is promoted: on port %s, %v, want ErrReadOnly", port, err)
 	}
 	p.Promote(t)
-	if !at(p.Replica) {
-		t.Error("clients are not on the one that was promoted")
-	}
+	testdb.ErrorIf(t, !at(p.Replica), "clients are not on the one that was promoted")
 	check(t, p.Primary.Restart(t.Context()))
 	// The router looks every second for those that it couldn't reach.
 	for end := time.Now().Add(10 * time.Second); returns && !at(p.Primary); time.Sleep(20 * time.Millisecond) {
@@ -446,9 +436,8 @@ func TestRouterPools(t *testing.T) {
 				_, _ = tx.Rollback(), conn.Close() // they are gone
 				direct := load.NewClient(t, 1, db.Config())
 				check(t, locksqlc.Run(t.Context(), direct.DB, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
-				if kept := time.Since(gone); (kept > timeout*9/10) != (most > 0) {
-					t.Errorf("the lock was free after %v", kept)
-				}
+				kept := time.Since(gone)
+				testdb.ErrorIf(t, (kept > timeout*9/10) != (most > 0), "the lock was free after %v", kept)
 			})
 		}
 	}

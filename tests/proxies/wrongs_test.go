@@ -196,9 +196,7 @@ func TestReplay(t *testing.T) {
 					s.stub.Lose()
 					wants(t, "add", s.add(t.Context(), s.direct, nothing), nil)
 				})
-				if compares && err == nil || !compares && err != nil {
-					t.Errorf("a replayed transaction: %v", err)
-				}
+				testdb.ErrorIf(t, compares && err == nil || !compares && err != nil, "a replayed transaction: %v", err)
 				leasetest.Equal(t, "the number", s.number(t), 1)
 				if compares {
 					if err := s.add(t.Context(), s.pool, nothing); err != nil || s.number(t) != 2 {

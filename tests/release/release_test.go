@@ -58,9 +58,8 @@ func TestRelease(t *testing.T) {
 	must(t, r.tag(t.Context(), checkout))
 
 	tags := strings.Fields(do(t, r.clone, "tag"))
-	if want := released(t); !slices.Equal(slices.Sorted(slices.Values(tags)), want) {
-		t.Errorf("the tags are %s, want one for each module that users get: %s", tags, want)
-	}
+	want := released(t)
+	testdb.ErrorIf(t, !slices.Equal(slices.Sorted(slices.Values(tags)), want), "the tags are %s, want one for each module that users get: %s", tags, want)
 	leasetest.Equal(t, "the first tag", r.tagOf(r.modules[0]), version)
 	for _, tag := range tags {
 		leasetest.Equal(t, "where "+tag+" stands", do(t, r.clone, "rev-parse", tag+"^{commit}^"), before)

@@ -130,9 +130,7 @@ func (e effort) measured(t *testing.T, w *strings.Builder, db *testdb.DB) costs 
 				long = 2 * ttl
 			}
 			r := e.measure(t, db.DSN(), work, processes, long)
-			if r.Count == 0 {
-				t.Errorf("%s with %d processes: nothing was done", work, processes)
-			}
+			testdb.ErrorIf(t, r.Count == 0, "%s with %d processes: nothing was done", work, processes)
 			results[work] = r
 		}
 		lock, taken, hold, look, wait := results["lock"], results["lease"], results["hold"], results["look"], results["wait"]

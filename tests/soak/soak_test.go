@@ -54,9 +54,7 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	summary, err := os.ReadFile(filepath.Join(out, "summary.md"))
-	if err != nil || !strings.Contains(string(summary), "| clients | heap_bytes |") {
-		t.Errorf("summary.md is %q, %v", summary, err)
-	}
+	testdb.ErrorIf(t, err != nil || !strings.Contains(string(summary), "| clients | heap_bytes |"), "summary.md is %q, %v", summary, err)
 }
 
 // figures reads the last value of each figure.
@@ -102,9 +100,7 @@ func TestSoakNoticesFaults(t *testing.T) {
 			_, err = s.admin.ExecContext(t.Context(), "UPDATE counters SET value = 0")
 			check(t, err)
 			r.wrong, err = s.lost(t.Context())
-			if len(r.wrong) != 1 || err != nil {
-				t.Errorf("lost = %q, %v, want one", r.wrong, err)
-			}
+			testdb.ErrorIf(t, len(r.wrong) != 1 || err != nil, "lost = %q, %v, want one", r.wrong, err)
 			told(1)
 			r.wrong = nil
 			failing := errors.New("refused")
@@ -120,9 +116,8 @@ func TestSoakNoticesFaults(t *testing.T) {
 
 func TestFlags(t *testing.T) {
 	for _, args := range [][]string{{"-duration", "0s"}, {"-pace", "0"}, {"-every", "-1s"}, {"-warm-up", "-1s"}, {"-engines", "oracle"}, {"more"}} {
-		if code, err := soak(t.Context(), append([]string{"-engines", "mysql"}, args...)); code != 2 || err == nil {
-			t.Errorf("soak %q = %d, %v, want 2 and an error", args, code, err)
-		}
+		code, err := soak(t.Context(), append([]string{"-engines", "mysql"}, args...))
+		testdb.ErrorIf(t, code != 2 || err == nil, "soak %q = %d, %v, want 2 and an error", args, code, err)
 	}
 }
 
@@ -175,9 +170,8 @@ func TestSlowLeakOfEachFigureIsNoticed(t *testing.T) {
 		for seed := range testdb.Long(uint64(3), 500) {
 			leak := 3 * max(r.floor, r.share*f.level)
 			values := leaking(noisy(rand.New(rand.NewPCG(seed, 0)), f.level, f.noise), leak)
-			if v := r.judge(values); v.flat() {
-				t.Errorf("%s, seed %d: a growth by %.0f isn't noticed: %+v", f.name, seed, leak, v)
-			}
+			v := r.judge(values)
+			testdb.ErrorIf(t, v.flat(), "%s, seed %d: a growth by %.0f isn't noticed: %+v", f.name, seed, leak, v)
 		}
 	}
 }
@@ -193,9 +187,8 @@ func TestNoiseIsFlat(t *testing.T) {
 				"saw teeth": sawTeeth(f.level, max(r.floor, r.share*f.level), int(2+random.Uint64N(30))),
 				"a step":    stepping(f.level, max(r.floor, r.share*f.level), random.IntN(minutes)),
 			} {
-				if v := r.judge(values); !v.flat() {
-					t.Errorf("%s, seed %d: %s counts as growth: %+v", f.name, seed, what, v)
-				}
+				v := r.judge(values)
+				testdb.ErrorIf(t, !v.flat(), "%s, seed %d: %s counts as growth: %+v", f.name, seed, what, v)
 			}
 		}
 	}
@@ -236,9 +229,8 @@ func TestMachineIsNoGrowth(t *testing.T) {
 		if raw.flat() == c.follows || steady.flat() != c.follows {
 			t.Errorf("busy %s: alone each figure should tell of growth in one way: %+v, %+v", busy, raw, steady)
 		}
-		if v := slower(raw, steady); !v.flat() {
-			t.Errorf("busy %s: that counts as growth: %+v", busy, v)
-		}
+		v := slower(raw, steady)
+		testdb.ErrorIf(t, !v.flat(), "busy %s: that counts as growth: %+v", busy, v)
 		if v := slower(r.judge(grows), r.judge(steadied(grows, control))); v.flat() {
 			t.Errorf("busy %s: waits that grow aren't noticed: %+v", busy, v)
 		}

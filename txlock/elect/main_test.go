@@ -233,7 +233,5 @@ func (c *cluster) successor(of []*process, tokenAbove uint64) (*process, event) 
 
 func is(t testing.TB, what string, got, least, most time.Duration) {
 	t.Helper()
-	if got < least || got > most {
-		t.Errorf("%s: %v, want %v to %v", what, got, least, most)
-	}
+	testdb.ErrorIf(t, got < least || got > most, "%s: %v, want %v to %v", what, got, least, most)
 }

@@ -39,9 +39,7 @@ func TestOnOtherEngines(t *testing.T) {
 	for range 4 {
 		last.Resign()
 		term := <-terms
-		if term.Token() <= last.Token() {
-			t.Errorf("term %d after %d", term.Token(), last.Token())
-		}
+		testdb.ErrorIf(t, term.Token() <= last.Token(), "term %d after %d", term.Token(), last.Token())
 		wants(t, "a write after the term", write(pool, table, last), txlock.ErrNotHeld)
 		last = term
 	}

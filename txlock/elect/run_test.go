@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
@@ -28,9 +29,7 @@ func TestResign(t *testing.T) {
 			must(t, leader.Resign(t.Context()))
 			next, e := c.successor(all, token)
 			is(t, "hand-over", e.at.Sub(at), 0, 50*time.Millisecond)
-			if next == leader {
-				t.Errorf("%s follows itself", leader.name)
-			}
+			testdb.ErrorIf(t, next == leader, "%s follows itself", leader.name)
 			wants(t, "Resign again", leader.Resign(t.Context()), txlock.ErrNotHeld)
 			wants(t, "Err of the one that has resigned", leader.term().Err(), txlock.ErrNotHeld)
 			time.Sleep(2 * time.Second)
@@ -53,9 +52,7 @@ func TestResignInside(t *testing.T) {
 			return nil
 		})
 		first, second := p.await(elect.Elected, 1), p.await(elect.Elected, 2)
-		if second.Token <= first.Token {
-			t.Errorf("term %d after %d", second.Token, first.Token)
-		}
+		testdb.ErrorIf(t, second.Token <= first.Token, "term %d after %d", second.Token, first.Token)
 		is(t, "the second term", second.at.Sub(first.at), time.Second, 2*time.Second)
 	})
 }
@@ -74,13 +71,9 @@ func TestCutOff(t *testing.T) {
 		ending := leader.await(elect.Ending, 1)
 		wants(t, "the reason", ending.Err, txlock.ErrLost)
 		is(t, "the grace", e.at.Sub(ending.at), grace, grace+grace/10)
-		if len(leader.told(elect.Overdue)) > 0 || len(leader.told(elect.Ended)) != 1 {
-			t.Errorf("a leader that stops in time was told %v", leader.events)
-		}
+		testdb.ErrorIf(t, len(leader.told(elect.Overdue)) > 0 || len(leader.told(elect.Ended)) != 1, "a leader that stops in time was told %v", leader.events)
 		time.Sleep(time.Minute)
-		if len(leader.told(elect.RunError)) == 0 {
-			t.Error("the observer was not told that the server can't be reached")
-		}
+		testdb.ErrorIf(t, len(leader.told(elect.RunError)) == 0, "the observer was not told that the server can't be reached")
 		leader.up(c)
 		time.Sleep(30 * time.Second)
 		for range 2 { // whoever leads, and whoever leads then
@@ -89,9 +82,8 @@ func TestCutOff(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 		}
-		if last := leader.await(elect.Elected, 2); last.Token <= e.Token {
-			t.Errorf("term %d after %d", last.Token, e.Token)
-		}
+		last := leader.await(elect.Elected, 2)
+		testdb.ErrorIf(t, last.Token <= e.Token, "term %d after %d", last.Token, e.Token)
 	})
 }
 
@@ -151,9 +143,8 @@ func TestUnreachable(t *testing.T) {
 		p.store.Down(nil)
 		p.run(follow)
 		time.Sleep(time.Minute)
-		if n := len(p.told(elect.RunError)); n < 5 || n > 20 {
-			t.Errorf("%d troubles in a minute", n)
-		}
+		n := len(p.told(elect.RunError))
+		testdb.ErrorIf(t, n < 5 || n > 20, "%d troubles in a minute", n)
 		p.up(c)
 		p.await(elect.Elected, 1)
 		p.store.Down(txlock.ErrReadOnly)
@@ -171,9 +162,7 @@ func TestFinal(t *testing.T) {
 			p := c.process("a")
 			p.store.Down(want)
 			wants(t, "Run", p.Run(t.Context(), follow), want)
-			if len(p.told(elect.RunError)) > 0 {
-				t.Errorf("%v was told", want)
-			}
+			testdb.ErrorIf(t, len(p.told(elect.RunError)) > 0, "%v was told", want)
 		}
 		p := c.process("b")
 		p.run(follow)
@@ -204,9 +193,8 @@ func TestLog(t *testing.T) {
 			"level=WARN msg=\"elect: the term ends\" election=scheduler instance=a token=":       {1, 1},
 			"level=WARN msg=\"elect: Run retries\" election=scheduler instance=a token=0 error=": {4, 8},
 		} {
-			if n := strings.Count(logged.String(), text); n < want[0] || n > want[1] {
-				t.Errorf("%d times %s in:\n%s", n, text, logged.String())
-			}
+			n := strings.Count(logged.String(), text)
+			testdb.ErrorIf(t, n < want[0] || n > want[1], "%d times %s in:\n%s", n, text, logged.String())
 		}
 	})
 }
@@ -216,9 +204,8 @@ func TestBadInput(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		p := c.process("a")
 		at := time.Now()
-		if _, err := elect.New(nil, scheduler); err == nil {
-			t.Error("New without a manager does not fail")
-		}
+		_, err := elect.New(nil, scheduler)
+		testdb.ErrorIf(t, err == nil, "New without a manager does not fail")
 		if err := p.Run(t.Context(), nil); err == nil {
 			t.Error("Run without a function does not fail")
 		}

@@ -32,9 +32,7 @@ func TestStopped(t *testing.T) {
 		c.Skip(ttl + time.Second) // for the clocks, and not for the timers
 		wants(t, "Err", term.Err(), txlock.ErrLost)
 		c.successor(others, term.Token())
-		if guarded.Commit() == nil {
-			t.Error("what was guarded is committed after the term")
-		}
+		testdb.ErrorIf(t, guarded.Commit() == nil, "what was guarded is committed after the term")
 		tx := leasetest.Got(leader.store.Pool().BeginTx(t.Context(), nil))(t)
 		wants(t, "Guard", term.Guard(t.Context(), tx), txlock.ErrLost)
 		must(t, tx.Rollback())
@@ -67,9 +65,7 @@ func TestOverdue(t *testing.T) {
 				is(t, "the successor after the end", e.at.Sub(overdue.at), 0, ttl/10)
 				wants(t, "Err", leader.term().Err(), map[bool]error{true: txlock.ErrLost, false: txlock.ErrNotHeld}[name == "not renewed"])
 				time.Sleep(time.Minute)
-				if len(leader.told(elect.Ended)) > 0 || len(leader.ended) > 0 {
-					t.Error("Run doesn't wait for its function")
-				}
+				testdb.ErrorIf(t, len(leader.told(elect.Ended)) > 0 || len(leader.ended) > 0, "Run doesn't wait for its function")
 				close(stubborn)
 				leader.await(elect.Ended, 1)
 				next.await(elect.Elected, 1)
@@ -197,9 +193,7 @@ func TestObserve(t *testing.T) {
 		next := func(by string, err error, most time.Duration) {
 			t.Helper()
 			s := <-all
-			if s.by != by || !errors.Is(s.err, err) {
-				t.Errorf("told of %q, %v; want %q, %v", s.by, s.err, by, err)
-			}
+			testdb.ErrorIf(t, s.by != by || !errors.Is(s.err, err), "told of %q, %v; want %q, %v", s.by, s.err, by, err)
 			is(t, "told", s.at.Sub(at), 0, most)
 			time.Sleep(time.Minute)
 			at = time.Now()
@@ -256,9 +250,7 @@ func TestOnServers(t *testing.T) {
 		var last *elect.Term
 		for range 6 {
 			term := <-terms
-			if last != nil && term.Token() <= last.Token() {
-				t.Errorf("term %d after %d", term.Token(), last.Token())
-			}
+			testdb.ErrorIf(t, last != nil && term.Token() <= last.Token(), "term %d after %d", term.Token(), last.Token())
 			last = term
 			leader := leasetest.Got(elections["a"].Leader(t.Context()))(t)
 			if leader.Token != term.Token() || elections[leader.Instance] == nil || leader.Remaining > time.Minute {
@@ -274,9 +266,7 @@ func TestOnServers(t *testing.T) {
 		}
 		var rows, higher int
 		must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*), COUNT(DISTINCT token) FROM "+table).Scan(&rows, &higher))
-		if rows < 6 || rows > 7 || rows != higher {
-			t.Errorf("%d rows with %d tokens were written", rows, higher)
-		}
+		testdb.ErrorIf(t, rows < 6 || rows > 7 || rows != higher, "%d rows with %d tokens were written", rows, higher)
 	})
 }
 
@@ -348,9 +338,7 @@ func TestThousandFollowers(t *testing.T) {
 			is(t, "replaced", e.at.Sub(at), 0, ttl+lookMost)
 		}
 		t.Logf("at most %d statements in a second, of %v", most, time.Since(begun))
-		if most > 250 || most < 20 {
-			t.Errorf("%d statements in a second", most)
-		}
+		testdb.ErrorIf(t, most > 250 || most < 20, "%d statements in a second", most)
 	})
 }
 
@@ -405,9 +393,7 @@ func TestPanics(t *testing.T) {
 						return nil
 					})
 				}()
-				if kind == function && (last.Kind != elect.Ended || last.Err == nil) {
-					t.Errorf("the observer was told %+v at last", last)
-				}
+				testdb.ErrorIf(t, kind == function && (last.Kind != elect.Ended || last.Err == nil), "the observer was told %+v at last", last)
 				p.up(c)
 				list := leasetest.Got(p.leases.List(t.Context()))(t)
 				leasetest.Equal(t, "held", len(list), 0)

@@ -36,9 +36,8 @@ func TestPause(t *testing.T) {
 		changesOnce := func(what string) {
 			t.Helper()
 			for _, want := range []bool{true, false} {
-				if changed, err := controls[what](); changed != want || err != nil {
-					t.Errorf("%s reports %v, %v, want %v", what, changed, err, want)
-				}
+				changed, err := controls[what]()
+				testdb.ErrorIf(t, changed != want || err != nil, "%s reports %v, %v, want %v", what, changed, err, want)
 			}
 		}
 		var ticks atomic.Int64
@@ -49,9 +48,7 @@ func TestPause(t *testing.T) {
 			go func() {
 				ended <- b.Run(ctx, key, Every(every), func(context.Context, time.Time) error { ticks.Add(1); return nil })
 			}()
-			if !testdb.Await(time.Minute, until) {
-				t.Errorf("%s: %d ticks", what, ticks.Load())
-			}
+			testdb.ErrorIf(t, !testdb.Await(time.Minute, until), "%s: %d ticks", what, ticks.Load())
 			stop()
 			wants(t, "Run", <-ended, context.Canceled)
 		}
@@ -92,9 +89,8 @@ func TestPauseInterrupted(t *testing.T) {
 		jobs, key := open(t, newPool(t, db, true, mutate), Log(nil)), newKey()
 		c := leasetest.Got(jobs.Claim(t.Context(), key, time.Now()))(t)
 		must(t, c.Finish(t.Context(), nil))
-		if paused, err := jobs.Pause(t.Context(), key, "ann"); err != nil || !paused || !interrupted.Load() {
-			t.Errorf("Pause reports %t, %v; interrupted: %t", paused, err, interrupted.Load())
-		}
+		paused, err := jobs.Pause(t.Context(), key, "ann")
+		testdb.ErrorIf(t, err != nil || !paused || !interrupted.Load(), "Pause reports %t, %v; interrupted: %t", paused, err, interrupted.Load())
 	})
 }
 
@@ -114,13 +110,9 @@ func TestRuns(t *testing.T) {
 			var got []string
 			for i, r := range runs {
 				got = append(got, string(r.Kind)+" "+r.Err)
-				if r.Instance != "a b c" || r.Took < 0 || r.Started.Before(at) || i > 0 && r.At.After(runs[i-1].At) {
-					t.Errorf("%+v", r)
-				}
+				testdb.ErrorIf(t, r.Instance != "a b c" || r.Took < 0 || r.Started.Before(at) || i > 0 && r.At.After(runs[i-1].At), "%+v", r)
 			}
-			if !slices.Equal(got, want) {
-				t.Errorf("runs %q, want %q", got, want)
-			}
+			testdb.ErrorIf(t, !slices.Equal(got, want), "runs %q, want %q", got, want)
 		}
 		tick(j, 1, nil)
 		tick(j, 2, errors.New("one line\nand\tanother"))
@@ -195,9 +187,8 @@ func TestHealth(t *testing.T) {
 		}, WarnAfter(time.Minute))
 		time.Sleep(25 * time.Minute)
 		status := func() Status { return statusOf(t, b.Jobs, nightly) }
-		if s := status(); s.Overdue != 0 || s.TooLong != 0 || s.Running || s.Schedule != "Every(10m0s)" || !s.Next.After(c.now()) {
-			t.Errorf("well: %+v", s)
-		}
+		s := status()
+		testdb.ErrorIf(t, s.Overdue != 0 || s.TooLong != 0 || s.Running || s.Schedule != "Every(10m0s)" || !s.Next.After(c.now()), "well: %+v", s)
 		hangs.Store(true)
 		time.Sleep(10 * time.Minute)
 		if s := status(); !s.Running || s.Took < 4*time.Minute || s.TooLong < 3*time.Minute || s.TooLong > s.Took-time.Minute {
@@ -230,14 +221,12 @@ func TestScheduleDiffers(t *testing.T) {
 		time.Sleep(90 * time.Minute)
 		b.runs(Every(24*time.Hour), nothing)
 		time.Sleep(20 * time.Second)
-		if s := statusOf(t, a.Jobs, nightly); s.Schedule != "Every(24h0m0s)" || s.Next.Sub(c.now()) < 10*time.Hour {
-			t.Errorf("the table says %+v", s)
-		}
+		s := statusOf(t, a.Jobs, nightly)
+		testdb.ErrorIf(t, s.Schedule != "Every(24h0m0s)" || s.Next.Sub(c.now()) < 10*time.Hour, "the table says %+v", s)
 		time.Sleep(2 * time.Hour)
 		for node, other := range map[*node]string{a: "Every(24h0m0s)", b: "Every(1h0m0s)"} {
-			if told := node.events.of(ScheduleDiffers); len(told) != 1 || !strings.Contains(told[0].Err.Error(), other) {
-				t.Errorf("%s: told %v", node.instance, told)
-			}
+			told := node.events.of(ScheduleDiffers)
+			testdb.ErrorIf(t, len(told) != 1 || !strings.Contains(told[0].Err.Error(), other), "%s: told %v", node.instance, told)
 		}
 		says := func(n *node, schedule string, want jobrow.Health) {
 			t.Helper()
@@ -262,15 +251,12 @@ func TestFirstLook(t *testing.T) {
 		var j journal
 		n.runs(Every(time.Minute), j.work(time.Second))
 		time.Sleep(10 * time.Minute)
-		if told := n.events.of(RunError); len(told) < 100 {
-			t.Errorf("%d errors were told", len(told))
-		}
+		told := n.events.of(RunError)
+		testdb.ErrorIf(t, len(told) < 100, "%d errors were told", len(told))
 		n.ledger.down(nil)
 		time.Sleep(10 * time.Minute)
 		closeAll(t, n)
-		if len(j.done) < 8 {
-			t.Errorf("%d ticks", len(j.done))
-		}
+		testdb.ErrorIf(t, len(j.done) < 8, "%d ticks", len(j.done))
 		// In another process: the job that runs would meet the refusals too.
 		n = c.node()
 		for _, permanent := range []error{lease.ErrClosed, txlock.ErrPrivilege, errors.New("sql: database is closed")} {
@@ -301,8 +287,7 @@ func TestLog(t *testing.T) {
 		if n := strings.Count(text, "level=WARN msg=\"job: Run retries\" job=nightly instance=web error=\"cut off\""); n < 4 || n > 6 {
 			t.Errorf("%d errors in:\n%s", n, text)
 		}
-		if silent := c.node(Log(nil)); silent.log.Enabled(t.Context(), slog.LevelError) {
-			t.Error("after Log(nil) errors are logged")
-		}
+		silent := c.node(Log(nil))
+		testdb.ErrorIf(t, silent.log.Enabled(t.Context(), slog.LevelError), "after Log(nil) errors are logged")
 	})
 }

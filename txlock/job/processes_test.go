@@ -53,9 +53,8 @@ func (p *process) end(t *testing.T, kill bool) []string {
 		p.Kill()
 	}
 	_ = p.stop.Close() // one that was killed has perhaps closed it
-	if state := p.Wait(); !kill && !state.Success() {
-		t.Errorf("a process has ended with %v", state)
-	}
+	state := p.Wait()
+	testdb.ErrorIf(t, !kill && !state.Success(), "a process has ended with %v", state)
 	return strings.FieldsFunc(p.said.String(), func(r rune) bool { return r == '\n' })
 }
 
@@ -171,9 +170,7 @@ func checkInstants(t *testing.T, db *testdb.DB, table, job string, every time.Du
 	if gaps > 0 && (childJobs[job].missed == CatchUpAll || job == "plain" || gaps > faults) {
 		t.Errorf("%s: %d ticks were lost at %d times", job, untold, gaps)
 	}
-	if twice > 0 && (job != "plain" || twice > faults) {
-		t.Errorf("%s: ticks were done %d times too often", job, twice)
-	}
+	testdb.ErrorIf(t, twice > 0 && (job != "plain" || twice > faults), "%s: ticks were done %d times too often", job, twice)
 }
 
 // TestKilledConnection proves that an instant whose transaction was lost with its connection is done nevertheless,
@@ -215,9 +212,7 @@ func TestKilledConnection(t *testing.T) {
 				for _, r := range runs {
 					outcomes[r.Kind]++
 				}
-				if !guarded && outcomes[Interrupted] < 3 || outcomes[Done] < 7 || outcomes[Failed] != 0 {
-					t.Errorf("the runs were %v", outcomes)
-				}
+				testdb.ErrorIf(t, !guarded && outcomes[Interrupted] < 3 || outcomes[Done] < 7 || outcomes[Failed] != 0, "the runs were %v", outcomes)
 			})
 		})
 	}
@@ -260,9 +255,7 @@ func TestDiedInTick(t *testing.T) {
 						t.Errorf("%v was done: %t, and left out: %t", at, done, left[at])
 					}
 				}
-				if len(left) == 0 != (policy == CatchUpAll) || len(j.done) < 5 {
-					t.Errorf("%d done, %d left out", len(j.done), len(left))
-				}
+				testdb.ErrorIf(t, len(left) == 0 != (policy == CatchUpAll) || len(j.done) < 5, "%d done, %d left out", len(j.done), len(left))
 			})
 		})
 	}
@@ -309,9 +302,8 @@ func TestUnansweredCommit(t *testing.T) {
 		ticks(t, true, nil)(tick(losing(true)))
 		ticks(t, false, nil)(tick(j))
 		leasetest.Equal(t, "rows", count(t, db, "SELECT COUNT(*) FROM "+table), 1)
-		if s := statusOf(t, j, key); !s.Done.Equal(at) || s.Err != "" {
-			t.Errorf("the table says %+v", s)
-		}
+		s := statusOf(t, j, key)
+		testdb.ErrorIf(t, !s.Done.Equal(at) || s.Err != "", "the table says %+v", s)
 	})
 }
 

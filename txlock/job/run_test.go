@@ -12,6 +12,7 @@ import (
 	"github.com/dca00107/lockstep/internal/lease/leaseutil"
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -96,13 +97,10 @@ func TestMissedTicks(t *testing.T) {
 				for _, at := range j.done {
 					got = append(got, int(at.Sub(begin).Hours()))
 				}
-				if !slices.Equal(got, test.want) {
-					t.Errorf("done: %v, want %v", got, test.want)
-				}
+				testdb.ErrorIf(t, !slices.Equal(got, test.want), "done: %v, want %v", got, test.want)
 				leasetest.Equal(t, "left out and told so", len(b.events.of(Skipped)) > 0, test.policy != CatchUpAll)
-				if s := statusOf(t, b.Jobs, nightly); !s.Next.Equal(s.Done.Add(time.Hour)) || s.Took < time.Second {
-					t.Errorf("the table says %+v", s)
-				}
+				s := statusOf(t, b.Jobs, nightly)
+				testdb.ErrorIf(t, !s.Next.Equal(s.Done.Add(time.Hour)) || s.Took < time.Second, "the table says %+v", s)
 			})
 		})
 	}
@@ -122,9 +120,7 @@ func TestServerClockIsSet(t *testing.T) {
 			time.Sleep(30 * time.Minute)
 		}
 		closeAll(t, nodes...)
-		if len(j.done) < 30 || j.beside > 0 {
-			t.Errorf("%d ticks, %d beside others", len(j.done), j.beside)
-		}
+		testdb.ErrorIf(t, len(j.done) < 30 || j.beside > 0, "%d ticks, %d beside others", len(j.done), j.beside)
 		for i := 1; i < len(j.done); i++ {
 			if !j.done[i].After(j.done[i-1]) {
 				t.Errorf("%v after %v", j.done[i], j.done[i-1])
@@ -146,15 +142,12 @@ func TestInterruptedTick(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		interrupt()
 		wants(t, "Run", <-ended, context.Canceled)
-		if s := statusOf(t, b.Jobs, nightly); s.Failures != 0 || !s.Tick.Equal(first) {
-			t.Errorf("the table says %+v", s)
-		}
+		s := statusOf(t, b.Jobs, nightly)
+		testdb.ErrorIf(t, s.Failures != 0 || !s.Tick.Equal(first), "the table says %+v", s)
 		b.runs(Every(time.Minute), j.work(time.Second), Missed(CatchUpAll))
 		time.Sleep(time.Minute)
 		closeAll(t, a, b)
-		if len(j.done) < 5 || !j.done[0].Equal(first) || !j.done[1].Equal(first.Add(time.Minute)) {
-			t.Errorf("done: %v, the first was %v", j.done, first)
-		}
+		testdb.ErrorIf(t, len(j.done) < 5 || !j.done[0].Equal(first) || !j.done[1].Equal(first.Add(time.Minute)), "done: %v, the first was %v", j.done, first)
 	})
 }
 
@@ -193,9 +186,8 @@ func TestSilentServer(t *testing.T) {
 		before := len(j.finished())
 		n.ledger.down(nil)
 		time.Sleep(2 * time.Minute)
-		if done := len(j.finished()) - before; done < 2 {
-			t.Errorf("%d ticks after the silence", done)
-		}
+		done := len(j.finished()) - before
+		testdb.ErrorIf(t, done < 2, "%d ticks after the silence", done)
 	})
 }
 
@@ -252,9 +244,7 @@ func TestRunRefuses(t *testing.T) {
 		var j journal
 		end := c.now().Add(3 * time.Hour)
 		wants(t, "the end", n.Run(t.Context(), nightly, Of(until(end)), j.work(time.Second)), ErrPast)
-		if len(j.done) == 0 {
-			t.Error("nothing was done")
-		}
+		testdb.ErrorIf(t, len(j.done) == 0, "nothing was done")
 		wants(t, "the context", n.Run(limited(t, time.Minute), txlock.Named("other"), Every(time.Hour), nothing), context.DeadlineExceeded)
 		n.ledger.down(txlock.ErrSchema)
 		wants(t, "the table", n.Run(t.Context(), txlock.Named("other"), Every(time.Hour), nothing), txlock.ErrSchema)
@@ -291,9 +281,7 @@ func TestCloseWithin(t *testing.T) {
 			if !n.calledWithin(context.Background()) || !<-beside || <-beside {
 				t.Fatal("who has called isn't known: Close would wait for its caller")
 			}
-			if n.Close(context.Background()) == nil || n.Close(ctx) == nil {
-				t.Error("Close returns no error")
-			}
+			testdb.ErrorIf(t, n.Close(context.Background()) == nil || n.Close(ctx) == nil, "Close returns no error")
 			return nil
 		})
 		must(t, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -33,9 +34,8 @@ func TestEvery(t *testing.T) {
 		{time.Hour, "1969-12-31T22:00:00Z", "1969-12-31T23:00:00Z"},
 		{24 * time.Hour, "2126-01-01T10:00:00+05:00", "2126-01-02T00:00:00Z"},
 	} {
-		if got := Every(test.every).Next(instant(t, test.after)); !got.Equal(instant(t, test.want)) {
-			t.Errorf("Every(%v) after %s: %v, want %s", test.every, test.after, got.UTC(), test.want)
-		}
+		got := Every(test.every).Next(instant(t, test.after))
+		testdb.ErrorIf(t, !got.Equal(instant(t, test.want)), "Every(%v) after %s: %v, want %s", test.every, test.after, got.UTC(), test.want)
 	}
 }
 
@@ -72,12 +72,9 @@ func TestBadSchedules(t *testing.T) {
 		"four fields":   {Cron("* * * *"), "fields"},
 	} {
 		err := test.schedule.check()
-		if !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v, want %q", what, err, test.want)
-		}
-		if got := test.schedule.Next(time.Unix(0, 0)); !got.IsZero() {
-			t.Errorf("%s fires: %v", what, got)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), test.want), "%s: %v, want %q", what, err, test.want)
+		got := test.schedule.Next(time.Unix(0, 0))
+		testdb.ErrorIf(t, !got.IsZero(), "%s fires: %v", what, got)
 	}
 }
 
@@ -140,13 +137,11 @@ func TestLatest(t *testing.T) {
 		"0 0 29 2 *":    "2024-02-29T00:00:00Z",
 		"* * 2-3 * * *": "2026-11-22T03:59:59Z",
 	} {
-		if got := Cron(line).latest(after, now); !got.Equal(instant(t, want)) {
-			t.Errorf("%q: %v, want %s", line, got.UTC(), want)
-		}
+		got := Cron(line).latest(after, now)
+		testdb.ErrorIf(t, !got.Equal(instant(t, want)), "%q: %v, want %s", line, got.UTC(), want)
 	}
-	if got := Cron("0 0 1 1 *").latest(instant(t, "2026-01-01T00:00:00Z"), now); !got.IsZero() {
-		t.Errorf("there is an instant %v", got)
-	}
+	got := Cron("0 0 1 1 *").latest(instant(t, "2026-01-01T00:00:00Z"), now)
+	testdb.ErrorIf(t, !got.IsZero(), "there is an instant %v", got)
 }
 
 // TestJitter proves that all wait for equally long, and never past the next instant.
@@ -155,15 +150,11 @@ func TestJitter(t *testing.T) {
 	s, at, seen := Every(time.Minute), instant(t, "2026-11-22T16:17:00Z"), make(map[time.Duration]bool)
 	for range 100 {
 		due := s.due(nightly, at, time.Hour)
-		if !due.Equal(s.due(nightly, at, time.Hour)) || due.Before(at) || !due.Before(s.Next(at)) {
-			t.Errorf("%v is due at %v", at, due)
-		}
+		testdb.ErrorIf(t, !due.Equal(s.due(nightly, at, time.Hour)) || due.Before(at) || !due.Before(s.Next(at)), "%v is due at %v", at, due)
 		seen[due.Sub(at)] = true
 		at = s.Next(at)
 	}
-	if len(seen) < 90 {
-		t.Errorf("%d different delays of 100", len(seen))
-	}
+	testdb.ErrorIf(t, len(seen) < 90, "%d different delays of 100", len(seen))
 }
 
 // TestPlan proves what a process does next about each row, by each policy; of a paused job, nothing but what was
@@ -338,8 +329,7 @@ func TestDeadBeforeBegin(t *testing.T) {
 			saw <- at
 			return nil
 		}, Missed(CatchUpAll))
-		if first := <-saw; !first.Equal(at) {
-			t.Errorf("Run begins with %v, want %v", first, at)
-		}
+		first := <-saw
+		testdb.ErrorIf(t, !first.Equal(at), "Run begins with %v, want %v", first, at)
 	})
 }

@@ -97,9 +97,7 @@ func TestTickOnServers(t *testing.T) {
 					})
 				}
 				group.Wait()
-				if calls.Load() != 1 || ran.Load() != 1 {
-					t.Errorf("%d calls, %d have run", calls.Load(), ran.Load())
-				}
+				testdb.ErrorIf(t, calls.Load() != 1 || ran.Load() != 1, "%d calls, %d have run", calls.Load(), ran.Load())
 				leasetest.Equal(t, "rows", count(t, db, "SELECT COUNT(*) FROM "+table), 1)
 				j := open(t, newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_select_limit": "1"} }))
 				if s := statusOf(t, j, key); !s.Done.Equal(at) || !strings.HasPrefix(s.Instance, "process ") || s.Running || s.Ended.Before(s.Started) {
@@ -150,9 +148,7 @@ func TestTickTxRollsBack(t *testing.T) {
 				}
 				return then(ctx, tx)
 			})
-			if !ran || err == nil {
-				t.Errorf("%s: %v, %v", what, ran, err)
-			}
+			testdb.ErrorIf(t, !ran || err == nil, "%s: %v, %v", what, ran, err)
 		}
 		tries, commits := 0, 0
 		ran, err := j.TickTx(t.Context(), key, at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
@@ -163,13 +159,10 @@ func TestTickTxRollsBack(t *testing.T) {
 			}
 			return insert(ctx, tx, "done")
 		})
-		if !ran || err != nil || tries != 3 || commits != 1 {
-			t.Errorf("%v, %v after %d tries, and %d functions were called", ran, err, tries, commits)
-		}
+		testdb.ErrorIf(t, !ran || err != nil || tries != 3 || commits != 1, "%v, %v after %d tries, and %d functions were called", ran, err, tries, commits)
 		leasetest.Equal(t, "retries of which the observer is told", strings.Count(log.String(), fmt.Sprintf("transaction retried\" key=%s ", key)), 2)
-		if n, done := count(t, db, "SELECT COUNT(*) FROM "+table), count(t, db, "SELECT COUNT(*) FROM "+table+" WHERE what = 'done'"); n != 1 || done != 1 {
-			t.Errorf("%d rows, %d of them of the one that was done", n, done)
-		}
+		n, done := count(t, db, "SELECT COUNT(*) FROM "+table), count(t, db, "SELECT COUNT(*) FROM "+table+" WHERE what = 'done'")
+		testdb.ErrorIf(t, n != 1 || done != 1, "%d rows, %d of them of the one that was done", n, done)
 	})
 }
 
@@ -301,9 +294,8 @@ func TestLedger(t *testing.T) {
 		step("the failure", true)(failed(tick(20, 0)))
 		r, _, err := ledger.look(t.Context(), key)
 		must(t, err)
-		if s := r.status(); !s.Done.IsZero() || !s.Tick.Equal(at) {
-			t.Errorf("before the first that is done: done %v, tick %v", s.Done, s.Tick)
-		}
+		s := r.status()
+		testdb.ErrorIf(t, !s.Done.IsZero() || !s.Tick.Equal(at), "before the first that is done: done %v, tick %v", s.Done, s.Tick)
 		step("the mark after it", false)(done(tick(20, 0)))
 		step("the tick that has failed", true)(begin(tick(30, 0)))
 		step("the mark", true)(done(tick(30, 0)))

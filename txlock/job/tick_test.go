@@ -33,9 +33,8 @@ func TestFailedTick(t *testing.T) {
 			defer func() { leasetest.Equal[any](t, "recovered", recover(), "oh") }()
 			_, _ = b.Tick(t.Context(), nightly, first, func(context.Context, time.Time) error { panic("oh") })
 		}()
-		if s := statusOf(t, a.Jobs, nightly); !strings.Contains(s.Err, "panicked") || s.Failures != 2 || s.Instance != "b" {
-			t.Errorf("the table says %+v", s)
-		}
+		s := statusOf(t, a.Jobs, nightly)
+		testdb.ErrorIf(t, !strings.Contains(s.Err, "panicked") || s.Failures != 2 || s.Instance != "b", "the table says %+v", s)
 		later := c.now()
 		ticks(t, true, broken)(a.Tick(t.Context(), nightly, later, func(context.Context, time.Time) error { return broken }))
 		ticks(t, false, ErrPast)(b.Tick(t.Context(), nightly, first, nothing))
@@ -72,9 +71,8 @@ func TestBadTicks(t *testing.T) {
 		}
 		leasetest.Equal(t, "rows", len(c.rows), 0)
 		wants(t, "Status", second(n.Status(t.Context(), nightly)), txlock.ErrNotHeld)
-		if _, err := n.Tick(t.Context(), nightly, c.now(), nil); err == nil {
-			t.Error("Tick takes nil")
-		}
+		_, err := n.Tick(t.Context(), nightly, c.now(), nil)
+		testdb.ErrorIf(t, err == nil, "Tick takes nil")
 		must(t, n.leases.Do(t.Context(), nightly, func(ctx context.Context, _ *lease.Lease) error {
 			wants(t, "under its own lease", second(n.Tick(ctx, nightly, c.now(), nothing)), txlock.ErrInvalidOption)
 			return nil
@@ -106,9 +104,7 @@ func TestLostMark(t *testing.T) {
 			n.die()
 			return nil
 		})
-		if !ran || err == nil {
-			t.Errorf("%v, %v", ran, err)
-		}
+		testdb.ErrorIf(t, !ran || err == nil, "%v, %v", ran, err)
 		<-waited
 	})
 }
@@ -123,9 +119,7 @@ func TestClaims(t *testing.T) {
 		_, err := b.Claim(t.Context(), nightly, at)
 		wants(t, "a second claim", err, txlock.ErrBusy)
 		var held *txlock.HeldError
-		if !errors.As(err, &held) || held.Key != nightly || held.Owner != claim.Lease().Owner() {
-			t.Errorf("%v names %+v", err, held)
-		}
+		testdb.ErrorIf(t, !errors.As(err, &held) || held.Key != nightly || held.Owner != claim.Lease().Owner(), "%v names %+v", err, held)
 		must(t, claim.Finish(t.Context(), nil))
 		must(t, claim.Finish(t.Context(), errors.New("late")))
 		wants(t, "a claim of what was done", second(b.Claim(t.Context(), nightly, at)), ErrDone)
@@ -168,9 +162,7 @@ func TestClaimNearest(t *testing.T) {
 					continue
 				}
 				claims++
-				if !claim.At().Equal(tick) {
-					t.Errorf("claimed %v, want %v", claim.At(), tick)
-				}
+				testdb.ErrorIf(t, !claim.At().Equal(tick), "claimed %v, want %v", claim.At(), tick)
 				must(t, claim.Finish(t.Context(), nil))
 			}
 			leasetest.Equal(t, "claims", claims, 1)
@@ -201,9 +193,8 @@ func TestManagerCloses(t *testing.T) {
 		at := c.now()
 		must(t, n.leases.Close(context.Background()))
 		must(t, <-ticked)
-		if d := c.now().Sub(at); d < time.Minute || d > time.Minute+time.Second {
-			t.Errorf("Close takes %v", d)
-		}
+		d := c.now().Sub(at)
+		testdb.ErrorIf(t, d < time.Minute || d > time.Minute+time.Second, "Close takes %v", d)
 	})
 }
 
@@ -225,9 +216,8 @@ func TestClose(t *testing.T) {
 		began := time.Now()
 		wants(t, "Close", n.Close(limited(t, time.Minute)), context.DeadlineExceeded)
 		wants(t, "the work", cause, ErrClosed)
-		if d := time.Since(began); d < time.Minute || d > time.Minute+time.Second {
-			t.Errorf("Close takes %v", d)
-		}
+		d := time.Since(began)
+		testdb.ErrorIf(t, d < time.Minute || d > time.Minute+time.Second, "Close takes %v", d)
 		must(t, n.Close(t.Context()))
 		wants(t, "Tick", second(n.Tick(t.Context(), nightly, c.now(), nothing)), ErrClosed)
 		wants(t, "Claim", second(n.Claim(t.Context(), nightly, c.now())), ErrClosed)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -26,9 +27,7 @@ var ways = map[string]verb{"lease": exclusive, "permit": permitOf}
 func nothingHeld(t *testing.T, m *lease.Manager) {
 	t.Helper()
 	all := list(t, m)
-	if len(all) > 0 {
-		t.Errorf("held: %+v", all)
-	}
+	testdb.ErrorIf(t, len(all) > 0, "held: %+v", all)
 }
 
 // TestNothingIsHeldAfterAnError proves that what an Acquire was granted that has returned
@@ -68,9 +67,7 @@ func TestNothingIsHeldAfterAnError(t *testing.T) {
 				l, err = acquire(ctx, m, job)
 				db.at("the end of the call", c.took)
 				wants(t, "the call", err, c.want)
-				if l != nil || c.ended == nil && errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("lease %v, error %v", l, err)
-				}
+				testdb.ErrorIf(t, l != nil || c.ended == nil && errors.Is(err, context.DeadlineExceeded), "lease %v, error %v", l, err)
 				db.after(max(c.free, c.took))
 				synctest.Wait()
 				nothingHeld(t, m)
@@ -92,9 +89,8 @@ func TestLateStatements(t *testing.T) {
 		wire.fault("Take", slow(2500*time.Millisecond))
 		_, err := m.TryAcquire(t.Context(), job)
 		wants(t, "TryAcquire", err, txlock.ErrWaitTimeout)
-		if text := err.Error(); text != `try to acquire lease "job": the server answered too late` {
-			t.Error(text)
-		}
+		text := err.Error()
+		testdb.ErrorIf(t, text != `try to acquire lease "job": the server answered too late`, "%v", text)
 		db.at("the end of the call", 5*time.Second)
 		if took, read := len(wire.calls("Take")), len(wire.calls("ReadClock")); took != 4 || read != 2 { // one made the rows
 			t.Errorf("%d statements, the clock was read %d times", took, read)
@@ -260,9 +256,7 @@ func TestAcquireOfAnOpenCommit(t *testing.T) {
 		wire.fault("Take", answers)
 		l, err := m.TryAcquire(t.Context(), job)
 		wants(t, "TryAcquire", err, refused)
-		if l != nil {
-			t.Error("a lease beside an error")
-		}
+		testdb.ErrorIf(t, l != nil, "a lease beside an error")
 		wire.Up()
 		time.Sleep(20 * time.Millisecond)
 		synctest.Wait()
@@ -309,15 +303,12 @@ func TestLockedRowPastTheLimit(t *testing.T) {
 			unlocked := time.AfterFunc(c.locked, func() { _ = tx.Rollback() })
 			before := wire.total()
 			l, err := m.Acquire(t.Context(), job)
-			if !errors.Is(err, c.want) {
-				t.Errorf("locked for %v: %v, want %v", c.locked, err, c.want)
-			}
+			testdb.ErrorIf(t, !errors.Is(err, c.want), "locked for %v: %v, want %v", c.locked, err, c.want)
 			if err == nil {
 				release(t, l)
 			}
-			if n := wire.total() - before; n > 40 {
-				t.Errorf("locked for %v: %d calls", c.locked, n)
-			}
+			n := wire.total() - before
+			testdb.ErrorIf(t, n > 40, "locked for %v: %d calls", c.locked, n)
 			if unlocked.Stop() {
 				must(t, tx.Rollback())
 			}
@@ -400,9 +391,8 @@ func TestPlacesAreInOrder(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		release(t, held)
 		l.inOrder()
-		if fair := seen.fair(); !slices.Equal(fair, []bool{true, true, true}) {
-			t.Errorf("fair: %v", fair)
-		}
+		fair := seen.fair()
+		testdb.ErrorIf(t, !slices.Equal(fair, []bool{true, true, true}), "fair: %v", fair)
 	})
 }
 
@@ -419,9 +409,8 @@ func TestPlacesAreBounded(t *testing.T) {
 		wire.sends(t, "Turn", 16)
 		l.inOrder()
 		wire.sends(t, "Turn", 20)
-		if fair := seen.fair(); len(fair) != 20 || slices.Contains(fair[:16], false) || slices.Contains(fair[16:], true) {
-			t.Errorf("fair: %v", fair)
-		}
+		fair := seen.fair()
+		testdb.ErrorIf(t, len(fair) != 20 || slices.Contains(fair[:16], false) || slices.Contains(fair[16:], true), "fair: %v", fair)
 	})
 }
 
@@ -440,9 +429,8 @@ func TestWithoutAPlace(t *testing.T) {
 		if n := len(wire.calls("Turn")); n < 4 || n > 6 { // it asks for a place every second
 			t.Errorf("asked for a place %d times", n)
 		}
-		if fair := seen.fair(); len(fair) != 1 || fair[0] {
-			t.Errorf("fair: %v", fair)
-		}
+		fair := seen.fair()
+		testdb.ErrorIf(t, len(fair) != 1 || fair[0], "fair: %v", fair)
 		release(t, l)
 	})
 }

@@ -129,9 +129,8 @@ func TestAcquireTxOfTwoOnAPoolOfTwo(t *testing.T) {
 		release(t, acquire(t, m, key))                                                // so it knows the pool, and there is a row
 		first, other := begin(t, pool, sql.LevelDefault), begin(t, pool, sql.LevelDefault)
 		l := acquireTx(t, m, first, key)
-		if _, err := m.AcquireTx(t.Context(), other, key); !errors.Is(err, txlock.ErrBusy) || errors.Is(err, txlock.ErrWaitTimeout) {
-			t.Errorf("AcquireTx has waited for a connection: %v", err)
-		}
+		_, err := m.AcquireTx(t.Context(), other, key)
+		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrBusy) || errors.Is(err, txlock.ErrWaitTimeout), "AcquireTx has waited for a connection: %v", err)
 		rollback(t, other)
 		commit(t, first)
 		release(t, l)
@@ -193,9 +192,7 @@ func TestAcquireTxSeesReadersThatAreGone(t *testing.T) {
 				exec(t, db, "UPDATE lockstep_leases SET expires_us = 1, token = 1 WHERE name = ? AND slot > 0", key.String())
 				wantsNone(t, "the removal", remove(m, key))
 				left := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0", key.String())
-				if (left == 0) != (name != "left") {
-					t.Errorf("%d rows of readers are left", left)
-				}
+				testdb.ErrorIf(t, (left == 0) != (name != "left"), "%d rows of readers are left", left)
 				wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, key)), txlock.ErrStaleSnapshot)
 				rollback(t, tx)
 			})
@@ -378,9 +375,7 @@ func TestMakeBehindAForeignGap(t *testing.T) {
 		}
 		wait()
 		wants(t, "Acquire", second(m.Acquire(ctx, txlock.Named(key+":5"), lease.WaitAtMost(100*time.Millisecond))), txlock.ErrWaitTimeout)
-		if ctx.Err() != nil {
-			t.Errorf("it took minutes: the server's innodb_lock_wait_timeout is 50 s")
-		}
+		testdb.ErrorIf(t, ctx.Err() != nil, "it took minutes: the server's innodb_lock_wait_timeout is 50 s")
 		rollback(t, foreign)
 		free(t, m, txlock.Named(key+":5"))
 		free(t, m, txlock.Named(key+":5:TryAcquire"))
@@ -390,9 +385,7 @@ func TestMakeBehindAForeignGap(t *testing.T) {
 // wantsNone is wants for no error.
 func wantsNone(t testing.TB, what string, err error) {
 	t.Helper()
-	if err != nil {
-		t.Errorf("%s: %v", what, err)
-	}
+	testdb.ErrorIf(t, err != nil, "%s: %v", what, err)
 }
 
 // TestMakeKeepsTheSessionsLimit proves that the limit of lock waits of a session that has made
@@ -480,9 +473,8 @@ func TestAcquireTxWithBusinessChange(t *testing.T) {
 						commit(t, tx)
 					}
 					info := inspect(t, other, key)
-					if n := counted(t, db, table); info.Held != committed || (n == 1) != committed {
-						t.Errorf("after the %s the counter is %d: %+v", end, n, info)
-					}
+					n := counted(t, db, table)
+					testdb.ErrorIf(t, info.Held != committed || (n == 1) != committed, "after the %s the counter is %d: %+v", end, n, info)
 					if committed {
 						if info.Owner != l.Owner() || info.Token != l.Token() || info.Holders != 1 {
 							t.Errorf("%+v, want owner %q and token %d", info, l.Owner(), l.Token())

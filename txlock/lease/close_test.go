@@ -53,9 +53,7 @@ func TestEveryVerbAfterClose(t *testing.T) {
 				case on == any(l), on == any(permit), strings.HasSuffix(name, ".RaiseToken"):
 					want = txlock.ErrNotHeld
 				}
-				if !errors.Is(err, want) {
-					t.Errorf("%s: %v, want %v", name, err, want)
-				}
+				testdb.ErrorIf(t, !errors.Is(err, want), "%s: %v, want %v", name, err, want)
 			}
 		}
 		equal(t, "calls that were sent", wire.total()-before, 0)
@@ -108,9 +106,8 @@ func TestCloseAfterItsPool(t *testing.T) {
 		ctx := limited(t, time.Minute)
 		begun, delays := time.Now(), testdb.Delays(t)
 		err = m.Close(ctx)
-		if took := time.Since(begun); took > 10*time.Second+delays() {
-			t.Errorf("Close took %v", took)
-		}
+		took := time.Since(begun)
+		testdb.ErrorIf(t, took > 10*time.Second+delays(), "Close took %v", took)
 		for _, l := range held {
 			if err == nil || !strings.Contains(err.Error(), l.Key().String()) || !strings.Contains(err.Error(), "2 leases were not released") {
 				t.Errorf("Close doesn't say that %v was not released: %v", l.Key(), err)
@@ -242,9 +239,7 @@ func TestCloseWaitsForFunctions(t *testing.T) {
 		time.Sleep(time.Second)
 		all := list(t, other)
 		wants(t, "TryAcquire while the functions return", second(other.TryAcquire(t.Context(), txlock.Named("Do"))), txlock.ErrBusy)
-		if len(all) != 2*verbs {
-			t.Errorf("%d leases are held while the functions return, want %d: %v", len(all), 2*verbs, all)
-		}
+		testdb.ErrorIf(t, len(all) != 2*verbs, "%d leases are held while the functions return, want %d: %v", len(all), 2*verbs, all)
 		for range verbs {
 			must(t, <-ended)
 		}
@@ -301,9 +296,7 @@ func TestCloseByAFunction(t *testing.T) {
 				"its context":   <-later(func() error { return m.Close(outer) }),
 				"that inside":   <-later(func() error { return m.Close(inside) }),
 			} {
-				if err == nil || !strings.Contains(err.Error(), "call it when that has returned") {
-					t.Errorf("Close by %s: %v", what, err)
-				}
+				testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), "call it when that has returned"), "Close by %s: %v", what, err)
 			}
 			wantsNone(t, "after a Close that was refused", errors.Join(l.Err(), ctx.Err()))
 			must(t, m.Do(ctx, txlock.Named("another"), noWork))

@@ -181,9 +181,8 @@ func giveUpInQueue(t *testing.T, db *testdb.DB, of, by string) (late, gone, afte
 		}
 		quitter.end(t)
 		wants(t, of+" by "+by, quitter.err, want)
-		if late = quitter.at.Sub(due); late < 0 {
-			t.Errorf("%s: a limit of %v ended %v before", of, limit, -late)
-		}
+		late = quitter.at.Sub(due)
+		testdb.ErrorIf(t, late < 0, "%s: a limit of %v ended %v before", of, limit, -late)
 	}
 	left := time.Now()
 	if of == "middle" {
@@ -306,9 +305,7 @@ func TestFairFirstQueue(t *testing.T) {
 			queue.first(t)
 			close(going)
 			place := testdb.Await(soon, func() bool { return len(queue.waiting(t)) == 1 })
-			if !place {
-				t.Error("it takes no place in the queue")
-			}
+			testdb.ErrorIf(t, !place, "it takes no place in the queue")
 			if ends {
 				cancel()
 				slow.end(t)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -37,12 +38,10 @@ func TestGuardRenewsFirst(t *testing.T) {
 			}
 			guard()
 		}
-		if sent := wire.times("Renew"); !slices.Equal(sent, []time.Duration{first, second}) {
-			t.Errorf("Renew was sent at %v, want %v and %v", sent, first, second)
-		}
-		if took := time.Since(db.begun) - second; took < 5*time.Second || took > 15*time.Second {
-			t.Errorf("Guard took %v", took)
-		}
+		sent := wire.times("Renew")
+		testdb.ErrorIf(t, !slices.Equal(sent, []time.Duration{first, second}), "Renew was sent at %v, want %v and %v", sent, first, second)
+		took := time.Since(db.begun) - second
+		testdb.ErrorIf(t, took < 5*time.Second || took > 15*time.Second, "Guard took %v", took)
 		release(t, l)
 	})
 }
@@ -189,9 +188,7 @@ func TestForceReleaseWakes(t *testing.T) {
 		l := crowd{db: db}
 		l.join(t.Context(), "waiter", 0, func(ctx context.Context) (*lease.Lease, error) {
 			next, err := b.Acquire(ctx, job)
-			if err == nil && next.Token() <= held.Token() {
-				t.Errorf("token %d follows %d", next.Token(), held.Token())
-			}
+			testdb.ErrorIf(t, err == nil && next.Token() <= held.Token(), "token %d follows %d", next.Token(), held.Token())
 			return next, err
 		})
 		must(t, b.ForceRelease(t.Context(), job))
@@ -284,16 +281,12 @@ func TestOneCleanup(t *testing.T) {
 		for _, wire := range wires {
 			cleaned += len(wire.calls("Clean"))
 		}
-		if cleaned < 59 || cleaned > 61 {
-			t.Errorf("cleaned %d times in an hour", cleaned)
-		}
+		testdb.ErrorIf(t, cleaned < 59 || cleaned > 61, "cleaned %d times in an hour", cleaned)
 		synctest.Wait()
 		for key, exists := range map[string]bool{"idle a": false, "used a": true} {
 			seen, err := wires[0].Look(t.Context(), store.Row{Key: key})
 			must(t, err)
-			if seen.Exists != exists {
-				t.Errorf("%s: %+v", key, seen)
-			}
+			testdb.ErrorIf(t, seen.Exists != exists, "%s: %+v", key, seen)
 		}
 		runtime.KeepAlive(held)
 	})

@@ -98,9 +98,8 @@ func quickly(t testing.TB, what string, f func()) {
 	t.Helper()
 	delays, start := testdb.Delays(t), time.Now()
 	f()
-	if took := time.Since(start); took > 3*time.Second+delays() {
-		t.Errorf("%s took %v", what, took)
-	}
+	took := time.Since(start)
+	testdb.ErrorIf(t, took > 3*time.Second+delays(), "%s took %v", what, took)
 }
 
 // within waits for a channel that is closed, or sent to, soon.
@@ -160,9 +159,8 @@ func TestGuardSnapshot(t *testing.T) {
 					guard(t, l, tx)
 					guard(t, l, tx)
 					if on := true; strict {
-						if err := tx.QueryRowContext(t.Context(), "SELECT @@innodb_snapshot_isolation").Scan(&on); err != nil || !on {
-							t.Errorf("the session's setting is %v after Guard (%v)", on, err)
-						}
+						err := tx.QueryRowContext(t.Context(), "SELECT @@innodb_snapshot_isolation").Scan(&on)
+						testdb.ErrorIf(t, err != nil || !on, "the session's setting is %v after Guard (%v)", on, err)
 					}
 					commit(t, tx)
 				})
@@ -212,9 +210,7 @@ func TestGuardAndSavepoints(t *testing.T) {
 				if c.doomed {
 					want = 0
 					wants(t, "Commit", err, txlock.ErrTxDoomed)
-					if txlock.Retryable(err) {
-						t.Errorf("retryable, although it would end so again: %v", err)
-					}
+					testdb.ErrorIf(t, txlock.Retryable(err), "retryable, although it would end so again: %v", err)
 				} else if err != nil {
 					t.Errorf("Commit: %v", err)
 				}
@@ -269,21 +265,13 @@ func TestLostUpdates(t *testing.T) {
 					commits := f.commits()
 					t.Logf("%d rounds, %d pauses, %d commits, %d refused as lost and %d as stale, the counters show %d",
 						f.rounds.Load(), f.pauses.Load(), commits, f.lost.Load(), f.stale.Load(), counted)
-					if f.pauses.Load() < rounds/10 || commits < rounds/3 {
-						t.Error("too few of them: this test can't tell")
-					}
+					testdb.ErrorIf(t, f.pauses.Load() < rounds/10 || commits < rounds/3, "too few of them: this test can't tell")
 					if where == "nowhere" {
-						if counted == commits {
-							t.Error("no update was lost without the guard: this test can't tell")
-						}
+						testdb.ErrorIf(t, counted == commits, "no update was lost without the guard: this test can't tell")
 						return
 					}
-					if counted != commits {
-						t.Errorf("%d updates were lost under the guard", commits-counted)
-					}
-					if f.lost.Load() == 0 {
-						t.Error("no holder was refused: this test can't tell")
-					}
+					testdb.ErrorIf(t, counted != commits, "%d updates were lost under the guard", commits-counted)
+					testdb.ErrorIf(t, f.lost.Load() == 0, "no holder was refused: this test can't tell")
 				})
 			}
 		}

@@ -54,9 +54,7 @@ func renewed(t *testing.T, db *testdb.DB, l *lease.Lease) {
 		return number(t, db, "SELECT MAX(expires_us) FROM lockstep_leases WHERE name = ?", l.Key().String())
 	}
 	before := last()
-	if !testdb.Await(soon, func() bool { return last() > before }) {
-		t.Errorf("the lease of %v is not renewed", l.Key())
-	}
+	testdb.ErrorIf(t, !testdb.Await(soon, func() bool { return last() > before }), "the lease of %v is not renewed", l.Key())
 }
 
 // TestLimitSaysWhatWasSeen proves that the error of a limit names what was in the way.
@@ -134,16 +132,13 @@ func TestBadInput(t *testing.T) {
 		for _, text := range texts {
 			wants(t, "RequestRelease", m.RequestRelease(t.Context(), job, text), txlock.ErrInvalidOption)
 		}
-		if m.Do(t.Context(), job, nil) == nil || m.TryDo(t.Context(), job, nil) == nil {
-			t.Error("Do, or TryDo, takes a nil function")
-		}
+		testdb.ErrorIf(t, m.Do(t.Context(), job, nil) == nil || m.TryDo(t.Context(), job, nil) == nil, "Do, or TryDo, takes a nil function")
 		equal(t, "calls that were sent", wire.total(), 0)
 
 		l := acquire(t, m, job, lease.WithLabel(long+"x"))
 		must(t, m.RequestRelease(t.Context(), job, long+"y"))
-		if info := inspect(t, m, job); info.Label != long+"x" || info.ReleaseReason != long+"y" || info.ReleaseRequestedAt.IsZero() {
-			t.Errorf("%+v", info)
-		}
+		info := inspect(t, m, job)
+		testdb.ErrorIf(t, info.Label != long+"x" || info.ReleaseReason != long+"y" || info.ReleaseRequestedAt.IsZero(), "%+v", info)
 		release(t, l)
 	})
 }
@@ -222,9 +217,8 @@ func TestBatchAtRandom(t *testing.T) {
 						continue
 					}
 					equal(t, "holders", holders[at].Add(1), 1)
-					if last := tokens[at].Swap(l.Token()); last >= l.Token() {
-						t.Errorf("token %d after %d", l.Token(), last)
-					}
+					last := tokens[at].Swap(l.Token())
+					testdb.ErrorIf(t, last >= l.Token(), "token %d after %d", l.Token(), last)
 					grants.Add(1)
 					holders[at].Add(-1)
 					if err := l.Release(context.Background()); err != nil && !errors.Is(err, lease.ErrGuarded) && !errors.Is(err, context.DeadlineExceeded) { // it goes on
@@ -335,9 +329,8 @@ func TestOpenTransactionsAreBounded(t *testing.T) {
 				if err != nil {
 					t.Fatalf("after %v: %v", time.Since(start), err)
 				}
-				if took := time.Since(start); took > bounded+delays() {
-					t.Errorf("free after %v", took)
-				}
+				took := time.Since(start)
+				testdb.ErrorIf(t, took > bounded+delays(), "free after %v", took)
 				if err := tx.Commit(); err == nil {
 					t.Error("the transaction was committed all the same")
 				}
@@ -491,9 +484,7 @@ func TestNoInnocentSessionIsEnded(t *testing.T) {
 							err = l.Release(t.Context())
 						}
 						// To a busy machine the row may look locked all the time. It is released later then.
-						if err != nil && !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, lease.ErrGuarded) {
-							t.Errorf("TryAcquire: %v", err)
-						}
+						testdb.ErrorIf(t, err != nil && !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, lease.ErrGuarded), "TryAcquire: %v", err)
 					}
 				})
 			}

@@ -142,9 +142,8 @@ func (w *wire) calls(op string) (all []sent) {
 // sends checks how many calls of a name there were.
 func (w *wire) sends(t *testing.T, op string, want int) {
 	t.Helper()
-	if n := len(w.calls(op)); n != want {
-		t.Errorf("%s was sent %d times, want %d", op, n, want)
-	}
+	n := len(w.calls(op))
+	testdb.ErrorIf(t, n != want, "%s was sent %d times, want %d", op, n, want)
 }
 
 // guarding begins a transaction that guards a lease, or several.
@@ -178,9 +177,8 @@ func (w *wire) seconds(t *testing.T, op string, want ...time.Duration) {
 	for i := range want {
 		want[i] *= time.Second
 	}
-	if got := w.times(op); !slices.Equal(got, want) {
-		t.Errorf("%s was sent at %v, want %v", op, got, want)
-	}
+	got := w.times(op)
+	testdb.ErrorIf(t, !slices.Equal(got, want), "%s was sent at %v, want %v", op, got, want)
 }
 
 // The faults.
@@ -371,17 +369,13 @@ func release(t testing.TB, leases ...*lease.Lease) {
 // equal checks a value.
 func equal[T comparable](t testing.TB, what string, got, want T) {
 	t.Helper()
-	if got != want {
-		t.Errorf("%s: %v, want %v", what, got, want)
-	}
+	testdb.ErrorIf(t, got != want, "%s: %v, want %v", what, got, want)
 }
 
 // says checks what the text of an error has.
 func says(t testing.TB, err error, text string) {
 	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), text) {
-		t.Errorf("%v, want it to say %q", err, text)
-	}
+	testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), text), "%v, want it to say %q", err, text)
 }
 
 // ended returns a context that has ended.
@@ -441,9 +435,7 @@ func later[T any](call func() T) chan T {
 // entered checks that a handle is of the same lease as another.
 func entered(t testing.TB, again, l *lease.Lease) {
 	t.Helper()
-	if again.Token() != l.Token() {
-		t.Errorf("token %d inside of %d", again.Token(), l.Token())
-	}
+	testdb.ErrorIf(t, again.Token() != l.Token(), "token %d inside of %d", again.Token(), l.Token())
 }
 
 // lasts returns after a time, and only when enough has happened to prove something,

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -97,13 +98,9 @@ func expect(t *testing.T, events []told, key txlock.Key, want ...string) {
 		if e.what != "renewed" || len(got) == 0 || got[len(got)-1] != "renewed" {
 			got = append(got, e.what)
 		}
-		if !e.Lease || e.Shared || e.Key != key || e.Owner == "" || e.Took < 0 || e.ctx == nil {
-			t.Errorf("%s: %+v", e.what, e.Event)
-		}
+		testdb.ErrorIf(t, !e.Lease || e.Shared || e.Key != key || e.Owner == "" || e.Took < 0 || e.ctx == nil, "%s: %+v", e.what, e.Event)
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("events %v, want %v: %v", got, want, events)
-	}
+	testdb.ErrorIf(t, !slices.Equal(got, want), "events %v, want %v: %v", got, want, events)
 }
 
 type mark struct{}
@@ -186,9 +183,7 @@ func TestObserverOfALoss(t *testing.T) {
 				t.Errorf("held for %v until the loss, and %v in all", lost.Took, last.Took)
 			}
 			for _, e := range events {
-				if e.Token != l.Token() {
-					t.Errorf("%s: token %d, want %d", e.what, e.Token, l.Token())
-				}
+				testdb.ErrorIf(t, e.Token != l.Token(), "%s: token %d, want %d", e.what, e.Token, l.Token())
 			}
 		})
 	}
@@ -202,9 +197,8 @@ func TestObserverBalances(t *testing.T) {
 		m, w := db.process(lease.Observe(seen.observe), lease.TTL(3*time.Second))
 		expects := func(what string, waiting, held int) {
 			t.Helper()
-			if got := seen.weigh(0, 0); got != (balance{waiting, held}) {
-				t.Errorf("%s: %+v, want %d waiting and %d held", what, got, waiting, held)
-			}
+			got := seen.weigh(0, 0)
+			testdb.ErrorIf(t, got != (balance{waiting, held}), "%s: %+v, want %d waiting and %d held", what, got, waiting, held)
 		}
 		l := acquire(t, m, key)
 		again := mustLease(t)(m.Acquire(lease.WithOwner(t.Context(), l.Owner()), key))
@@ -222,9 +216,8 @@ func TestObserverBalances(t *testing.T) {
 		l = <-granted
 		release(t, l)
 		expects("nobody", 0, 0)
-		if _, err := m.Acquire(t.Context(), txlock.Named("")); err == nil {
-			t.Error("a key without a name")
-		}
+		_, err := m.Acquire(t.Context(), txlock.Named(""))
+		testdb.ErrorIf(t, err == nil, "a key without a name")
 		shared := mustLease(t)(m.AcquireShared(t.Context(), named()))
 		down := acquire(t, m, named())
 		wants(t, "of what is held", second(m.TryAcquire(t.Context(), down.Key())), txlock.ErrBusy)
@@ -381,9 +374,8 @@ func TestRefusalsNameTheHolder(t *testing.T) {
 				namesHolder(t, what, err, key, info)
 				time.Sleep(time.Second) // what a wait for readers has kept is released in the background
 				release(t, held)
-				if n := len(of.calls("Inspect")) - looks; n > most {
-					t.Errorf("%s: %d looks", what, n)
-				}
+				n := len(of.calls("Inspect")) - looks
+				testdb.ErrorIf(t, n > most, "%s: %d looks", what, n)
 				looks = len(of.calls("Inspect"))
 				must(t, call(t.Context(), m, key))
 				equal(t, what+": looks at what is free", len(of.calls("Inspect"))-looks, 0)
@@ -446,9 +438,8 @@ func TestWaitingWriterIsNoHolder(t *testing.T) {
 		} {
 			_, err := try(t.Context(), named, job)
 			namesHolder(t, name, err, job, info)
-			if held := told.refused.Held; held == nil || held.Owner != info.Owner {
-				t.Errorf("%s: the observer was told of %+v", name, held)
-			}
+			held := told.refused.Held
+			testdb.ErrorIf(t, held == nil || held.Owner != info.Owner, "%s: the observer was told of %+v", name, held)
 			if _, err = try(t.Context(), plain, job); heldBy(err) != nil {
 				says(t, err, "or waited for readers")
 			}
@@ -487,9 +478,7 @@ func (a *answers) names(t *testing.T, what string, info lease.Info) {
 	t.Helper()
 	want := txlock.HeldError{Key: info.Key, Owner: info.Owner, Label: info.Label, Since: info.Since}
 	for which, e := range map[string]txlock.Event{"granted": a.granted, "waited": a.waited} {
-		if e.Held == nil || *e.Held != want {
-			t.Errorf("%s: %s has %+v, want %+v", what, which, e.Held, want)
-		}
+		testdb.ErrorIf(t, e.Held == nil || *e.Held != want, "%s: %s has %+v, want %+v", what, which, e.Held, want)
 	}
 }
 
@@ -518,9 +507,8 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 				info.Key = key
 				if asked {
 					wants(t, name+" in vain", second(c.wait(limited(t, 10*time.Second), b, key, c.options...)), context.DeadlineExceeded)
-					if of := told.refused.Held; of == nil || of.Owner != info.Owner {
-						t.Errorf("%s in vain: %+v", name, of)
-					}
+					of := told.refused.Held
+					testdb.ErrorIf(t, of == nil || of.Owner != info.Owner, "%s in vain: %+v", name, of)
 				}
 				looks := len(wire.calls("Inspect"))
 				time.AfterFunc(10*time.Second, func() { _ = held.Release(context.Background()) })
@@ -532,15 +520,12 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 				if asked {
 					want = 1
 				}
-				if n := len(wire.calls("Inspect")) - looks; n != want {
-					t.Errorf("%s, asked=%t: %d looks more, want %d", name, asked, n, want)
-				}
+				n := len(wire.calls("Inspect")) - looks
+				testdb.ErrorIf(t, n != want, "%s, asked=%t: %d looks more, want %d", name, asked, n, want)
 				release(t, l)
 				told.granted, told.waited = txlock.Event{}, txlock.Event{}
 				l = mustLease(t)(c.wait(t.Context(), b, key, c.options...))
-				if told.granted.Held != nil || told.waited.Held != nil {
-					t.Errorf("%s: free, but %v had it", name, told.granted.Held)
-				}
+				testdb.ErrorIf(t, told.granted.Held != nil || told.waited.Held != nil, "%s: free, but %v had it", name, told.granted.Held)
 				release(t, l)
 			}
 		}
@@ -578,8 +563,6 @@ func TestSlowServerLosesNotAll(t *testing.T) {
 				kept++
 			}
 		}
-		if kept < leases/4 {
-			t.Errorf("%d of %d are kept", kept, leases)
-		}
+		testdb.ErrorIf(t, kept < leases/4, "%d of %d are kept", kept, leases)
 	})
 }

@@ -90,9 +90,7 @@ func TestOnOtherRefusesFairWithoutATurn(t *testing.T) {
 	first := make(chan *lease.Lease, 1)
 	all.Go(func() {
 		l, err := m.Acquire(t.Context(), holder.Key())
-		if err != nil {
-			t.Error(err)
-		}
+		testdb.ErrorIf(t, err != nil, "%v", err)
 		first <- l
 	})
 	time.Sleep(300 * time.Millisecond) // it waits in the manager, or this proves less
@@ -121,9 +119,8 @@ func TestOnOtherAcquireTx(t *testing.T) {
 			end = tx.Commit
 		}
 		wantsNone(t, "the end", end())
-		if _, err = other.TryAcquire(t.Context(), l.Key()); errors.Is(err, txlock.ErrBusy) != commits {
-			t.Errorf("TryAcquire after the end, committed %t: %v", commits, err)
-		}
+		_, err = other.TryAcquire(t.Context(), l.Key())
+		testdb.ErrorIf(t, errors.Is(err, txlock.ErrBusy) != commits, "TryAcquire after the end, committed %t: %v", commits, err)
 		if err := l.Err(); commits && err != nil {
 			t.Error(err)
 		}
@@ -290,9 +287,8 @@ func (c *counters) acquire(ctx context.Context, t *testing.T, m *lease.Manager, 
 	if !l.Valid() {
 		return l, nil // its server stood still for longer than the TTL before it answered
 	}
-	if last := c.holder; last != nil && (last.Valid() || l.Token() <= last.Token()) {
-		t.Errorf("token %d is held beside or after %d", l.Token(), last.Token())
-	}
+	last := c.holder
+	testdb.ErrorIf(t, last != nil && (last.Valid() || l.Token() <= last.Token()), "token %d is held beside or after %d", l.Token(), last.Token())
 	c.holder = l
 	return l, nil
 }

@@ -94,9 +94,7 @@ func TestReentryInMemory(t *testing.T) {
 			again := acquireIn(ctx, t, m, job)
 			try := mustLease(t)(m.TryAcquire(ctx, job))
 			shared := mustLease(t)(m.AcquireShared(ctx, job))
-			if wire.total() != before {
-				t.Error("a statement was sent")
-			}
+			testdb.ErrorIf(t, wire.total() != before, "a statement was sent")
 			for _, l2 := range []*lease.Lease{again, try, shared} {
 				if l2.Token() != l.Token() || l2.Owner() != l.Owner() {
 					t.Errorf("token %d of %s, want %d of %s", l2.Token(), l2.Owner(), l.Token(), l.Owner())
@@ -134,9 +132,7 @@ func TestAnotherDatabase(t *testing.T) {
 		here, there := db.manager(), (&memory{memstore.New(), t, db.begun}).manager()
 		must(t, here.Do(t.Context(), job, func(ctx context.Context, l *lease.Lease) error {
 			other := acquireIn(ctx, t, there, job)
-			if other.Owner() == l.Owner() {
-				t.Errorf("both are of %s", l.Owner())
-			}
+			testdb.ErrorIf(t, other.Owner() == l.Owner(), "both are of %s", l.Owner())
 			wants(t, "another goroutine", second(there.TryAcquire(ctx, job)), txlock.ErrBusy)
 			release(t, other)
 			return l.Err()
@@ -157,9 +153,7 @@ func TestTakenOverMeanwhile(t *testing.T) {
 		third := db.manager()
 		other, err := third.TryAcquire(working, job)
 		wants(t, "under the context of the first", err, txlock.ErrBusy)
-		if other != nil {
-			t.Errorf("token %d, the lease has %d, the context %d", other.Token(), newer.Token(), l.Token())
-		}
+		testdb.ErrorIf(t, other != nil, "token %d, the lease has %d, the context %d", other.Token(), newer.Token(), l.Token())
 		must(t, newer.Err())
 		release(t, newer)
 		nothingHeld(t, third)
@@ -219,9 +213,7 @@ func TestExpiredLeaseIsNotEntered(t *testing.T) {
 		old := acquireIn(owned, t, m, job)
 		db.Skip(ttl + time.Second) // for the clocks, and not for the timers
 		again := acquireIn(owned, t, m, job)
-		if again.Err() != nil || again.Token() <= old.Token() {
-			t.Errorf("token %d after %d, %v", again.Token(), old.Token(), again.Err())
-		}
+		testdb.ErrorIf(t, again.Err() != nil || again.Token() <= old.Token(), "token %d after %d, %v", again.Token(), old.Token(), again.Err())
 		wants(t, "the old handle", old.Err(), txlock.ErrLost)
 		release(t, again)
 	})
@@ -285,17 +277,13 @@ func TestAcquireAll(t *testing.T) {
 		var names []string
 		for _, l := range all.All() {
 			names = append(names, l.Key().String())
-			if all.Get(l.Key()) != l {
-				t.Errorf("Get(%q) is another lease", l.Key())
-			}
+			testdb.ErrorIf(t, all.Get(l.Key()) != l, "Get(%q) is another lease", l.Key())
 			wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), l.Key())), txlock.ErrBusy)
 			again := acquireIn(ctx, t, m, l.Key())
 			entered(t, again, l)
 			release(t, again)
 		}
-		if !slices.Equal(names, []string{"a", "b", "c"}) || all.Get(job) != nil || all.Err() != nil {
-			t.Errorf("leases of %v, Err %v", names, all.Err())
-		}
+		testdb.ErrorIf(t, !slices.Equal(names, []string{"a", "b", "c"}) || all.Get(job) != nil || all.Err() != nil, "leases of %v, Err %v", names, all.Err())
 		must(t, wire.guarding(t, all).Commit())
 		time.Sleep(time.Hour)
 		must(t, errors.Join(all.Err(), ctx.Err()))
@@ -369,9 +357,7 @@ func TestAcquireAllOrNone(t *testing.T) {
 			all, err := c.call(t.Context(), m)
 			wants(t, "the call", err, c.want)
 			db.at("the end of the call", c.took)
-			if all != nil || t.Context().Err() == nil && errors.Is(err, context.Canceled) {
-				t.Errorf("%v, %v", all, err)
-			}
+			testdb.ErrorIf(t, all != nil || t.Context().Err() == nil && errors.Is(err, context.Canceled), "%v, %v", all, err)
 			synctest.Wait()
 			for _, key := range []string{"a", "b"} {
 				release(t, acquire(t, other, txlock.Named(key)))
@@ -426,9 +412,8 @@ func TestAskedWithTheRenewal(t *testing.T) {
 		isAsked(t, next)
 		must(t, m.RequestRelease(t.Context(), job, "why"))
 		release(t, next)
-		if info := inspect(t, m, job); !info.Held || info.ReleaseReason != "" || !info.ReleaseRequestedAt.IsZero() {
-			t.Errorf("after the release: %+v", info)
-		}
+		info := inspect(t, m, job)
+		testdb.ErrorIf(t, !info.Held || info.ReleaseReason != "" || !info.ReleaseRequestedAt.IsZero(), "after the release: %+v", info)
 
 		shared, permits := txlock.Named("shared"), txlock.Named("permits")
 		held := map[*lease.Lease]string{share(t, m, shared): "readers", share(t, m, shared): "readers", share(t, operator, shared): "readers"}
@@ -445,9 +430,8 @@ func TestAskedWithTheRenewal(t *testing.T) {
 			wants(t, "Ask for what nobody holds", m.RequestRelease(t.Context(), key, ""), txlock.ErrNotHeld)
 		}
 		wire.fault("AskHolders", fails)
-		if err := m.RequestRelease(t.Context(), job, ""); err == nil || errors.Is(err, txlock.ErrNotHeld) {
-			t.Error(err)
-		}
+		err := m.RequestRelease(t.Context(), job, "")
+		testdb.ErrorIf(t, err == nil || errors.Is(err, txlock.ErrNotHeld), "%v", err)
 	})
 }
 
@@ -484,9 +468,8 @@ func TestAskWaitsForAGuard(t *testing.T) {
 		wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
 		must(t, tx.Commit())
 		next := acquire(t, m, job)
-		if err := <-late; err != nil && !errors.Is(err, txlock.ErrNotHeld) {
-			t.Error(err)
-		}
+		err := <-late
+		testdb.ErrorIf(t, err != nil && !errors.Is(err, txlock.ErrNotHeld), "%v", err)
 		must(t, next.Renew(t.Context()))
 		isAsked(t, next)
 		release(t, next)
@@ -533,9 +516,8 @@ func TestLabels(t *testing.T) {
 		for _, info := range list(t, m) {
 			notes = append(notes, string(info.Kind)+" "+info.Label[strings.LastIndex(info.Label, ":")+1:])
 		}
-		if want := []string{"waiter next", "exclusive ours", "exclusive " + strings.Split(l.Owner(), "/")[1], "reader "}; !slices.Equal(notes, want) {
-			t.Errorf("List has the notes %q, want %q", notes, want)
-		}
+		want := []string{"waiter next", "exclusive ours", "exclusive " + strings.Split(l.Owner(), "/")[1], "reader "}
+		testdb.ErrorIf(t, !slices.Equal(notes, want), "List has the notes %q, want %q", notes, want)
 		release(t, again, l, plain, reader)
 		release(t, next.lease(t))
 	})

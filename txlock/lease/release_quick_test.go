@@ -14,6 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -230,9 +231,8 @@ func TestNotDropped(t *testing.T) {
 		<-asked
 		must(t, other.ForceRelease(t.Context(), txlock.Named("done")))
 		<-done
-		if n := told.count("dropped"); n > 0 {
-			t.Errorf("%d handles are dropped: %v", n, told.all())
-		}
+		n := told.count("dropped")
+		testdb.ErrorIf(t, n > 0, "%d handles are dropped: %v", n, told.all())
 		stop()
 		told.collect(t, 1) // whose context is over now
 	})
@@ -268,9 +268,8 @@ func TestHoldAtLeast(t *testing.T) {
 				tries := len(wire.calls("Take"))
 				next := acquire(t, waits, job, lease.HoldAtLeast(atLeast))
 				db.within("free", atLeast, atLeast+500*time.Millisecond)
-				if n := len(wire.calls("Take")); !others && n > tries+2 {
-					t.Errorf("who waits has tried %d times", n-tries)
-				}
+				n := len(wire.calls("Take"))
+				testdb.ErrorIf(t, !others && n > tries+2, "who waits has tried %d times", n-tries)
 				time.Sleep(atLeast)
 				release(t, next)
 				nothingHeld(t, m)
@@ -393,9 +392,7 @@ func TestHoldAtLeastAnsweredLate(t *testing.T) {
 			}))
 			release(t, l)
 			all := list(t, m)
-			if len(all) != 1 || !strings.HasPrefix(all[0].Owner, store.Released) {
-				t.Errorf("released: %+v", all)
-			}
+			testdb.ErrorIf(t, len(all) != 1 || !strings.HasPrefix(all[0].Owner, store.Released), "released: %+v", all)
 			must(t, m.ForceRelease(t.Context(), job))
 		}
 		for _, taken := range []bool{true, false} {

@@ -92,9 +92,7 @@ func TestRenewalsLeaveStrangersAlone(t *testing.T) {
 		})
 		probe := begin(t, pool, sql.LevelReadCommitted)
 		for _, l := range strange {
-			if locked(probe, l) {
-				t.Errorf("a renewal has locked the stranger's %v", l.Key())
-			}
+			testdb.ErrorIf(t, locked(probe, l), "a renewal has locked the stranger's %v", l.Key())
 		}
 		must(t, second(probe.ExecContext(ctx, "SET innodb_lock_wait_timeout = 1")))
 		for range leases {
@@ -250,9 +248,8 @@ func TestUrgentRenewalFirst(t *testing.T) {
 		for _, s := range wire.calls("RenewMany") {
 			keys = append(keys, s.at.Key)
 		}
-		if want := []string{urgent.String(), patient.String()}; !slices.Equal(keys, want) {
-			t.Errorf("renewed %v, want %v", keys, want)
-		}
+		want := []string{urgent.String(), patient.String()}
+		testdb.ErrorIf(t, !slices.Equal(keys, want), "renewed %v, want %v", keys, want)
 	})
 }
 
@@ -271,9 +268,8 @@ func TestFailedRenewalIsTriedAgain(t *testing.T) {
 		<-l.Done()
 		db.at("lost", 23*time.Second+valid)
 		all := wire.times("RenewMany")
-		if left := 23*time.Second + valid - all[len(all)-1]; left > 10*time.Millisecond {
-			t.Errorf("the last attempt was %v before the loss", left)
-		}
+		left := 23*time.Second + valid - all[len(all)-1]
+		testdb.ErrorIf(t, left > 10*time.Millisecond, "the last attempt was %v before the loss", left)
 		for i := 6; i < len(all); i++ {
 			if all[i]-all[i-1] > time.Second || all[i]-all[i-1] < time.Millisecond {
 				t.Errorf("an attempt %v after the one before it", all[i]-all[i-1])
@@ -361,9 +357,8 @@ func TestLifetimeEnds(t *testing.T) {
 		<-l.Done()
 		db.at("over", 100*time.Second)
 		wants(t, "Err", l.Err(), txlock.ErrLost)
-		if err := l.Err(); !strings.Contains(err.Error(), "maximum lifetime") {
-			t.Error(err)
-		}
+		err := l.Err()
+		testdb.ErrorIf(t, !strings.Contains(err.Error(), "maximum lifetime"), "%v", err)
 		wire.seconds(t, "RenewMany", 10, 20, 30, 40, 50, 60, 70, 80) // with which it has its lifetime
 		wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
 		release(t, <-next)
@@ -417,9 +412,8 @@ func TestRenewBehindALongRenewal(t *testing.T) {
 			l := acquire(t, m, job)
 			wire.fault("RenewMany", times(1, answersLate(5*time.Second))) // at 10 s, for 30 s
 			db.after(12 * time.Second)
-			if err := send(t.Context(), l); err != nil {
-				t.Errorf("%v", err)
-			}
+			err := send(t.Context(), l)
+			testdb.ErrorIf(t, err != nil, "%v", err)
 			wire.seconds(t, op, 32)
 			release(t, l)
 		})
@@ -443,9 +437,8 @@ func TestLoadOfWaiters(t *testing.T) {
 			time.Sleep(10 * time.Second) // the pauses have grown
 			before := wire.total()
 			time.Sleep(time.Minute)
-			if n := wire.total() - before; n > c.most || n < 60 {
-				t.Errorf("%d calls in a minute", n)
-			}
+			n := wire.total() - before
+			testdb.ErrorIf(t, n > c.most || n < 60, "%d calls in a minute", n)
 			cancel()
 			l.all.Wait()
 			release(t, held)

@@ -105,9 +105,7 @@ func TestRefusedCallLeavesTheConnection(t *testing.T) {
 			}
 		})
 		l := acquireTx(t, m, tx, named())
-		if !looked.Load() {
-			t.Error("AcquireTx has not looked")
-		}
+		testdb.ErrorIf(t, !looked.Load(), "AcquireTx has not looked")
 		commit(t, tx)
 		release(t, l, theirs)
 	})
@@ -312,9 +310,7 @@ func TestManyGuardedLeases(t *testing.T) {
 				seen = max(seen, sessions(t, db))
 			}
 			t.Logf("%s: %d sessions before, %d with %d guarded leases", kind, before, seen, leases)
-			if seen > before+most {
-				t.Errorf("%s: %d sessions with %d guarded leases, %d before", kind, seen, leases, before)
-			}
+			testdb.ErrorIf(t, seen > before+most, "%s: %d sessions with %d guarded leases, %d before", kind, seen, leases, before)
 			from := leastLeft(held)
 			waitUntil(t, kind+": the other one is renewed", func() bool { return other.Remaining() > from+time.Second })
 			commit(t, tx)
@@ -341,9 +337,7 @@ func TestLabelsOfAllSizes(t *testing.T) {
 			m := newManager(t, newPool(t, db, true))
 			go func() {
 				l, err := m.Acquire(t.Context(), key, lease.Fair(), lease.WithLabel(strings.Repeat("n", 1+40*i)))
-				if err != nil {
-					t.Error(err)
-				}
+				testdb.ErrorIf(t, err != nil, "%v", err)
 				granted <- l
 			}()
 			// The first has the queue row, and looks again and again.

@@ -30,9 +30,8 @@ func lives(t *testing.T, m, other *lease.Manager) {
 	again := acquireIn(ctx, t, other, key) // by a statement
 	must(t, l.Renew(t.Context()))
 	must(t, inner.RaiseToken(t.Context(), l, l.Token()+5))
-	if info := inspect(t, other, key); info.Owner != l.Owner() || !info.Held || info.Token != l.Token() {
-		t.Errorf("Inspect: %+v", info)
-	}
+	info := inspect(t, other, key)
+	testdb.ErrorIf(t, info.Owner != l.Owner() || !info.Held || info.Token != l.Token(), "Inspect: %+v", info)
 	if all := list(t, m); !slices.ContainsFunc(all, func(i lease.Info) bool { return i.Key == key }) {
 		t.Errorf("%d leases are listed, but not that which is held", len(all))
 	}
@@ -116,9 +115,7 @@ func fewPrepared(t *testing.T, db *testdb.DB) {
 	releaseMany(t, held)
 	n := count() - before
 	t.Logf("%d on %d connections", n, connections)
-	if n > 2*connections {
-		t.Errorf("%d statements are prepared on %d connections", n, connections)
-	}
+	testdb.ErrorIf(t, n > 2*connections, "%d statements are prepared on %d connections", n, connections)
 }
 
 // noRoom uses up what the server prepares.
@@ -171,9 +168,7 @@ func TestSelectLimit(t *testing.T) {
 				wants(t, "Commit", tx.Commit(), nil)
 			}
 			written, err := gen.New().LeaseTransactions(t.Context(), pool, []byte(key.String()))
-			if err != nil || len(written) != len(readers) {
-				t.Errorf("LeaseTransactions: %d readers, %v", len(written), err)
-			}
+			testdb.ErrorIf(t, err != nil || len(written) != len(readers), "LeaseTransactions: %d readers, %v", len(written), err)
 			wants(t, "Ask", m.RequestRelease(t.Context(), key, "now"), nil)
 			for _, l := range readers {
 				within(t, "the request", l.ReleaseRequested())
@@ -401,9 +396,8 @@ func TestFirstLeaseOfAKey(t *testing.T) {
 		for i, want := range []int64{first, 2, 2} {
 			before := sentSoFar(t, pool)
 			release(t, acquire(t, m, key))
-			if n := sentSoFar(t, pool) - before - 1; n != want {
-				t.Errorf("acquire and release number %d: %d statements, want %d", i+1, n, want)
-			}
+			n := sentSoFar(t, pool) - before - 1
+			testdb.ErrorIf(t, n != want, "acquire and release number %d: %d statements, want %d", i+1, n, want)
 		}
 	})
 }
@@ -440,9 +434,7 @@ func TestTokensOutliveRows(t *testing.T) {
 		var last uint64
 		rises := func(l *lease.Lease) {
 			t.Helper()
-			if l.Token() <= last {
-				t.Errorf("token %d after %d", l.Token(), last)
-			}
+			testdb.ErrorIf(t, l.Token() <= last, "token %d after %d", l.Token(), last)
 			last = l.Token()
 		}
 		remove := func() { exec(t, db, "DELETE FROM lockstep_leases WHERE name = ?", key.String()) }
@@ -477,9 +469,7 @@ func TestTokensOutliveRows(t *testing.T) {
 		exec(t, db, "UPDATE lockstep_leases SET expires_us = 0, token = token + 3600000000 WHERE name = ?", key.String())
 		last += uint64(time.Hour.Microseconds())
 		must(t, second(m.Purge(t.Context())))
-		if !present() {
-			t.Error("the cleanup has removed a row whose token is ahead of the clock")
-		}
+		testdb.ErrorIf(t, !present(), "the cleanup has removed a row whose token is ahead of the clock")
 		l = acquire(t, other, key)
 		rises(l)
 		release(t, l)

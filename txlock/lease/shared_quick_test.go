@@ -13,6 +13,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -187,9 +188,8 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 		read(3)
 		equal(t, "rows of 3 readers after those of one owner", len(slots), 3)
 		wire.fault("Take", loses)
-		if _, err := m.AcquireShared(t.Context(), job); err == nil {
-			t.Error("no error")
-		}
+		_, err := m.AcquireShared(t.Context(), job)
+		testdb.ErrorIf(t, err == nil, "no error")
 		wire.Up()
 		time.Sleep(10 * time.Second)
 		nothingHeld(t, m)
@@ -244,9 +244,8 @@ func TestKeysOfSemaphores(t *testing.T) {
 		for _, key := range []txlock.Key{txlock.Named("unused"), shared} {
 			before, _ := db.Rows()
 			wants(t, "Resize of no semaphore", second(semaphore(t, m, key, 3).Resize(t.Context(), 4)), txlock.ErrInvalidKey)
-			if after, _ := db.Rows(); len(after) != len(before) {
-				t.Errorf("%d rows, %d before", len(after), len(before))
-			}
+			after, _ := db.Rows()
+			testdb.ErrorIf(t, len(after) != len(before), "%d rows, %d before", len(after), len(before))
 		}
 	})
 }
@@ -411,9 +410,8 @@ func TestDrainDoesNotSpin(t *testing.T) {
 		db.within("TryAcquire", 3*time.Second, 3*time.Second+100*time.Millisecond)
 		before := wire.total()
 		wants(t, "Acquire", second(m.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), txlock.ErrWaitTimeout)
-		if n := wire.total() - before; n < 50 || n > 250 {
-			t.Errorf("%d statements in a second", n)
-		}
+		n := wire.total() - before
+		testdb.ErrorIf(t, n < 50 || n > 250, "%d statements in a second", n)
 		must(t, tx.Rollback())
 		wants(t, "Release", r.Release(t.Context()), txlock.ErrNotHeld)
 	})

@@ -87,9 +87,8 @@ func TestDowngradeGivenUp(t *testing.T) {
 		wants(t, "Downgrade", second(writer.Downgrade(limited)), context.DeadlineExceeded)
 		wantsNone(t, "the writer, the reader, and the transaction that it guards", errors.Join(writer.Err(), reader.Err(), tx.Commit()))
 		time.Sleep(time.Second) // what it was granted is released in the background
-		if all := list(t, m); len(all) != 2 {
-			t.Errorf("held after it: %+v", all)
-		}
+		all := list(t, m)
+		testdb.ErrorIf(t, len(all) != 2, "held after it: %+v", all)
 		release(t, reader, writer)
 	})
 }
@@ -114,9 +113,8 @@ func TestDowngradeAfterLoss(t *testing.T) {
 		reader = mustLease(t)(writer.Downgrade(ctx))
 		wants(t, "the reader that was lost", lost.Err(), txlock.ErrLost)
 		wants(t, "its Release", lost.Release(ctx), txlock.ErrNotHeld)
-		if all := list(t, m); len(all) != 1 || all[0].Kind != lease.Reader {
-			t.Errorf("held after it: %+v", all)
-		}
+		all := list(t, m)
+		testdb.ErrorIf(t, len(all) != 1 || all[0].Kind != lease.Reader, "held after it: %+v", all)
 		release(t, reader)
 	})
 }
@@ -213,9 +211,7 @@ func TestSemaphoreBesideALockedRow(t *testing.T) {
 					wants(t, "TryAcquire", err, txlock.ErrBusy)
 					wants(t, "Acquire", second(s.Acquire(ctx, lease.WaitAtMost(100*time.Millisecond))), txlock.ErrWaitTimeout)
 				}
-				if ctx.Err() != nil {
-					t.Error("it has waited for the end of its context")
-				}
+				testdb.ErrorIf(t, ctx.Err() != nil, "it has waited for the end of its context")
 				rollback(t, tx)
 				release(t, permit(t, s))
 			})
@@ -302,9 +298,7 @@ func TestResizeThatFailsChangesNothing(t *testing.T) {
 		run(t, tx, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES ('"+key.String()+"', 4, '-', '', 0, 0, 0, 0, 0)")
 		resized, err := s.Resize(limited(t, time.Second), 5)
 		wants(t, "Resize", err, context.DeadlineExceeded)
-		if resized != nil {
-			t.Error("there is a semaphore of the new number")
-		}
+		testdb.ErrorIf(t, resized != nil, "there is a semaphore of the new number")
 		release(t, permit(t, s)) // of the number of before
 		rollback(t, tx)
 		resized, err = s.Resize(t.Context(), 5)
@@ -337,13 +331,11 @@ func TestEverythingHeldIsVisible(t *testing.T) {
 		m, operator := newManager(t, newPool(t, db, true), quiet), newManager(t, newPool(t, db, false), quiet)
 		same := func(what string, got []lease.Info, want ...seen) {
 			t.Helper()
-			if s := seenOf(got); !slices.Equal(s, want) {
-				t.Errorf("%s shows %+v, want %+v", what, s, want)
-			}
+			s := seenOf(got)
+			testdb.ErrorIf(t, !slices.Equal(s, want), "%s shows %+v, want %+v", what, s, want)
 			for _, i := range got {
-				if age := time.Since(i.Since); age < -5*time.Minute || age > 5*time.Minute {
-					t.Errorf("%s: %s since %v", what, i.Kind, i.Since)
-				}
+				age := time.Since(i.Since)
+				testdb.ErrorIf(t, age < -5*time.Minute || age > 5*time.Minute, "%s: %s since %v", what, i.Kind, i.Since)
 			}
 		}
 		of := func(kind lease.Kind, l *lease.Lease) seen { return seen{kind, l.Owner(), l.Token(), true} }
@@ -366,9 +358,7 @@ func TestEverythingHeldIsVisible(t *testing.T) {
 		}
 		info := inspect(t, operator, a)
 		same("Inspect of a lease", []lease.Info{info}, of(lease.Exclusive, writer))
-		if info.TTL != 5*soon || info.Holders != 1 || info.Remaining < 4*soon {
-			t.Errorf("Inspect of a lease: %+v", info)
-		}
+		testdb.ErrorIf(t, info.TTL != 5*soon || info.Holders != 1 || info.Remaining < 4*soon, "Inspect of a lease: %+v", info)
 		same("its others", info.Others, first)
 		same("Inspect of readers", inspect(t, operator, b).Others, of(lease.Reader, readers[0]), of(lease.Reader, readers[1]))
 		if i := inspect(t, operator, c); i.Permits != 3 || i.Held {
@@ -406,9 +396,7 @@ func TestListPages(t *testing.T) {
 		const rows = 2500
 		readers(t, db, txlock.Named("readers"), rows, ";held", "9000000000000000000")
 		all, err := newManager(t, newPool(t, db, true)).List(t.Context())
-		if err != nil || len(all) != rows {
-			t.Errorf("List shows %d of %d: %v", len(all), rows, err)
-		}
+		testdb.ErrorIf(t, err != nil || len(all) != rows, "List shows %d of %d: %v", len(all), rows, err)
 	})
 }
 
@@ -501,9 +489,8 @@ func TestPurgeTakesAllRowsOfAKey(t *testing.T) {
 		rows := number(t, db, "SELECT COUNT(*) FROM lockstep_leases")
 		n, err := m.Purge(t.Context())
 		wantsNone(t, "Purge", err)
-		if left := number(t, db, "SELECT COUNT(*) FROM lockstep_leases"); left != 0 || int64(n) != rows || rows < 62 {
-			t.Errorf("of %d rows %d are said to be deleted, %d are left", rows, n, left)
-		}
+		left := number(t, db, "SELECT COUNT(*) FROM lockstep_leases")
+		testdb.ErrorIf(t, left != 0 || int64(n) != rows || rows < 62, "of %d rows %d are said to be deleted, %d are left", rows, n, left)
 	})
 }
 

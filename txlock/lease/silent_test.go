@@ -57,9 +57,8 @@ func TestWaitSurvivesAStandstill(t *testing.T) {
 			})
 		}
 		time.Sleep(6 * time.Second)
-		if n := sessions(t, db); n > int64(6*len(keys)) {
-			t.Errorf("%d sessions of %d waits", n, len(keys))
-		}
+		n := sessions(t, db)
+		testdb.ErrorIf(t, n > int64(6*len(keys)), "%d sessions of %d waits", n, len(keys))
 		must(t, second(backup.ExecContext(t.Context(), "UNLOCK TABLES")))
 		over()
 		waiting.Wait()
@@ -74,9 +73,7 @@ func TestWaitSurvivesAStandstill(t *testing.T) {
 // may be over before its release.
 func wantsGranted(t testing.TB, what string, err error) {
 	t.Helper()
-	if err != nil && !errors.Is(err, txlock.ErrNotHeld) && !errors.Is(err, txlock.ErrLost) {
-		t.Errorf("%s: %v", what, err)
-	}
+	testdb.ErrorIf(t, err != nil && !errors.Is(err, txlock.ErrNotHeld) && !errors.Is(err, txlock.ErrLost), "%s: %v", what, err)
 }
 
 // freeze is a fault that lets calls stand until the server thaws. Those that are given up
@@ -187,12 +184,9 @@ func TestWaitSurvivesASilentServer(t *testing.T) {
 							f := wire.frozen(only, lasts)
 							begun := time.Now()
 							must(t, wait(t.Context(), m, job, options...))
-							if took := time.Since(begun); took < lasts || took > lasts+time.Second {
-								t.Errorf("granted after %v", took)
-							}
-							if f.left > 32 {
-								t.Errorf("%d sessions are left", f.left)
-							}
+							took := time.Since(begun)
+							testdb.ErrorIf(t, took < lasts || took > lasts+time.Second, "granted after %v", took)
+							testdb.ErrorIf(t, f.left > 32, "%d sessions are left", f.left)
 							synctest.Wait()
 							nothingHeld(t, m)
 						})
@@ -278,9 +272,7 @@ func TestSilenceIsSaid(t *testing.T) {
 			_, err := c.call(t.Context(), m)
 			wants(t, "the call", err, c.want)
 			db.at("the end of the call", c.took)
-			if !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "timed out") {
-				t.Error(err)
-			}
+			testdb.ErrorIf(t, !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "timed out"), "%v", err)
 			if errors.Is(err, context.DeadlineExceeded) == errors.Is(err, txlock.ErrWaitTimeout) {
 				t.Errorf("%v is of the caller and of the limit, or of neither", err)
 			}
@@ -408,9 +400,8 @@ func TestSilenceEndsWithAnAnswer(t *testing.T) {
 		})
 		_, err := m.Acquire(t.Context(), job, lease.WaitAtMost(time.Minute))
 		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
-		if says := "after 1m0s the server has not answered for 29."; !strings.Contains(err.Error(), says) {
-			t.Error(err)
-		}
+		says := "after 1m0s the server has not answered for 29."
+		testdb.ErrorIf(t, !strings.Contains(err.Error(), says), "%v", err)
 		db.after(2 * time.Minute)
 	})
 }
@@ -436,9 +427,7 @@ func TestSilentWaitsEnd(t *testing.T) {
 			db.at("the end of the wait", 30*time.Minute)
 			must(t, <-closed)
 			db.within("Close", 30*time.Minute, 30*time.Minute+10*time.Second)
-			if f.left > 16 {
-				t.Errorf("%d sessions are left", f.left)
-			}
+			testdb.ErrorIf(t, f.left > 16, "%d sessions are left", f.left)
 			db.after(2 * time.Hour)
 		})
 	}

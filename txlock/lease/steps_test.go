@@ -9,6 +9,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestClassify(t *testing.T) {
@@ -34,9 +35,8 @@ func TestClassify(t *testing.T) {
 		{err: &mysql.MySQLError{Number: 1146}, want: outFailed},
 		{err: ErrClosed, want: outFailed},
 	} {
-		if got := classify(c.reply, c.err); got != c.want {
-			t.Errorf("reply %d, error %v: outcome %d, want %d", c.reply, c.err, got, c.want)
-		}
+		got := classify(c.reply, c.err)
+		testdb.ErrorIf(t, got != c.want, "reply %d, error %v: outcome %d, want %d", c.reply, c.err, got, c.want)
 	}
 }
 

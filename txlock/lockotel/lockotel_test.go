@@ -169,13 +169,10 @@ func TestInstruments(t *testing.T) {
 			test.tell(t.Context(), o)
 			got := collect(t, reader)
 			delete(got, "lockstep.waiting.oldest") // see TestOldest
-			if len(got) != len(test.want) {
-				t.Errorf("%d instruments have measured, want %d", len(got), len(test.want))
-			}
+			testdb.ErrorIf(t, len(got) != len(test.want), "%d instruments have measured, want %d", len(got), len(test.want))
 			for instrument, want := range test.want {
-				if written := written(t, got[instrument]); written != want {
-					t.Errorf("%s: %s\nwant %s", instrument, written, want)
-				}
+				written := written(t, got[instrument])
+				testdb.ErrorIf(t, written != want, "%s: %s\nwant %s", instrument, written, want)
 			}
 		})
 	}
@@ -184,23 +181,17 @@ func TestInstruments(t *testing.T) {
 // written is what an instrument has measured, as TestInstruments writes it.
 func written(t *testing.T, m metricdata.Metrics) string {
 	t.Helper()
-	if m.Description == "" {
-		t.Errorf("%s has no description", m.Name)
-	}
+	testdb.ErrorIf(t, m.Description == "", "%s has no description", m.Name)
 	var text []string
 	switch data := m.Data.(type) {
 	case metricdata.Histogram[float64]:
 		for _, p := range data.DataPoints {
 			text = append(text, fmt.Sprintf("%s: %d, %.3f %s", pairs(p.Attributes), p.Count, p.Sum, m.Unit))
-			if p.Bounds[0] > 0.001 || p.Bounds[len(p.Bounds)-1] < 3600 {
-				t.Errorf("%s: the buckets %v are not for seconds", m.Name, p.Bounds)
-			}
+			testdb.ErrorIf(t, p.Bounds[0] > 0.001 || p.Bounds[len(p.Bounds)-1] < 3600, "%s: the buckets %v are not for seconds", m.Name, p.Bounds)
 		}
 	case metricdata.Sum[int64]:
 		_, now := map[string]bool{"lockstep.held": true, "lockstep.waiting": true, "lockstep.leading": true}[m.Name]
-		if !strings.HasPrefix(m.Unit, "{") || data.IsMonotonic == now {
-			t.Errorf("%s: unit %s, monotonic %t", m.Name, m.Unit, data.IsMonotonic)
-		}
+		testdb.ErrorIf(t, !strings.HasPrefix(m.Unit, "{") || data.IsMonotonic == now, "%s: unit %s, monotonic %t", m.Name, m.Unit, data.IsMonotonic)
 		for _, p := range data.DataPoints {
 			text = append(text, fmt.Sprintf("%s: %d", pairs(p.Attributes), p.Value))
 		}
@@ -244,9 +235,8 @@ func TestOutcomes(t *testing.T) {
 		"doomed by its end": {errors.Join(txlock.ErrTxDoomed, context.DeadlineExceeded), "deadline_exceeded"},
 		"unknown outcome":   {errors.Join(txlock.ErrUnknownOutcome, context.Canceled), "unknown_outcome"},
 	} {
-		if got := outcome(t, test.err); got != test.want {
-			t.Errorf("%s: outcome %q, want %q", name, got, test.want)
-		}
+		got := outcome(t, test.err)
+		testdb.ErrorIf(t, got != test.want, "%s: outcome %q, want %q", name, got, test.want)
 	}
 }
 
@@ -295,16 +285,13 @@ func TestNamesAreBounded(t *testing.T) {
 		case metricdata.Sum[int64]:
 			for _, p := range data.DataPoints {
 				note(p.Attributes)
-				if !data.IsMonotonic && p.Value != 0 {
-					t.Errorf("%s is %d in the end for %v", name, p.Value, p.Attributes.ToSlice())
-				}
+				testdb.ErrorIf(t, !data.IsMonotonic && p.Value != 0, "%s is %d in the end for %v", name, p.Value, p.Attributes.ToSlice())
 			}
 		}
 		for _, attribute := range []attribute.Key{lockotel.Family, lockotel.Job, lockotel.Election} {
 			slices.Sort(values[attribute])
-			if seen := slices.Compact(values[attribute]); len(seen) > 0 && (len(seen) != 201 || !slices.Contains(seen, "_OTHER")) {
-				t.Errorf("%s has %d values of %s", name, len(seen), attribute)
-			}
+			seen := slices.Compact(values[attribute])
+			testdb.ErrorIf(t, len(seen) > 0 && (len(seen) != 201 || !slices.Contains(seen, "_OTHER")), "%s has %d values of %s", name, len(seen), attribute)
 		}
 	}
 }

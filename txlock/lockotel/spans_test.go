@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	api "go.opentelemetry.io/otel/trace"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lockotel"
 )
@@ -50,12 +51,10 @@ func TestSpans(t *testing.T) {
 				t.Fatalf("%d spans", len(seen.Ended()))
 			}
 			span := seen.Ended()[0]
-			if got := span.Name() + ": " + pairsOf(span.Attributes()); got != test.want {
-				t.Errorf("%s\nwant %s", got, test.want)
-			}
-			if took := span.EndTime().Sub(span.StartTime()); took != time.Minute || time.Since(span.EndTime()) > time.Minute {
-				t.Errorf("from %v to %v", span.StartTime(), span.EndTime())
-			}
+			got := span.Name() + ": " + pairsOf(span.Attributes())
+			testdb.ErrorIf(t, got != test.want, "%s\nwant %s", got, test.want)
+			took := span.EndTime().Sub(span.StartTime())
+			testdb.ErrorIf(t, took != time.Minute || time.Since(span.EndTime()) > time.Minute, "from %v to %v", span.StartTime(), span.EndTime())
 			if span.Status().Code != test.status || strings.Contains(span.Status().Description, "42") || len(span.Events()) > 0 {
 				t.Errorf("status %v, events %v", span.Status(), span.Events())
 			}
@@ -63,9 +62,8 @@ func TestSpans(t *testing.T) {
 				t.Errorf("a span %v of %v", span.SpanKind(), span.Parent())
 			}
 			for name, m := range collect(t, reader) { // the metrics have them, too, and never the key
-				if all := written(t, m); !strings.Contains(all, "?db.system.name=mariadb") || strings.Contains(all, "42") {
-					t.Errorf("%s: %s", name, all)
-				}
+				all := written(t, m)
+				testdb.ErrorIf(t, !strings.Contains(all, "?db.system.name=mariadb") || strings.Contains(all, "42"), "%s: %s", name, all)
 			}
 		})
 	}

@@ -51,9 +51,8 @@ func TestOldest(t *testing.T) {
 		}
 		oldest := func(want string) {
 			t.Helper()
-			if got := gauges(t, collect(t, reader)["lockstep.waiting.oldest"]); got != want {
-				t.Errorf("the oldest call is %s, want %s", got, want)
-			}
+			got := gauges(t, collect(t, reader)["lockstep.waiting.oldest"])
+			testdb.ErrorIf(t, got != want, "the oldest call is %s, want %s", got, want)
 		}
 		for n := range 4 {
 			tell(txlock.Requested, n)
@@ -111,9 +110,7 @@ func TestWatchJobs(t *testing.T) {
 				t.Helper()
 				got := gauges(t, all["lockstep.job."+name])
 				for _, part := range want {
-					if !strings.Contains(got+";", part) {
-						t.Errorf("%s: %s, want %s", name, got, part)
-					}
+					testdb.ErrorIf(t, !strings.Contains(got+";", part), "%s: %s, want %s", name, got, part)
 				}
 			}
 			about("overdue", "job=a: 72", "job=b: 0 s;", "job=c: 0 s;")

@@ -43,9 +43,7 @@ func TestLocks(t *testing.T) {
 				}
 				s := newServer(t, db)
 				defer func() {
-					if s.undecided*10 > s.programs+10 {
-						t.Errorf("of %d programs %d were not compared to the end", s.programs, s.undecided)
-					}
+					testdb.ErrorIf(t, s.undecided*10 > s.programs+10, "of %d programs %d were not compared to the end", s.programs, s.undecided)
 					t.Logf("%d programs, %d not to the end", s.programs, s.undecided)
 				}()
 				for i := lane; i < n && !t.Failed(); i += lanes {

@@ -52,9 +52,7 @@ func TestFaultsOfEnds(t *testing.T) {
 			k.FailStatement(text, locktest.LostConnection)
 			err := way(t.Context(), k, last)
 			wants(t, text, err, mysql.ErrInvalidConn)
-			if errors.Is(err, txlock.ErrUnknownOutcome) != strings.HasPrefix(strings.ToUpper(text), "COMMIT") {
-				t.Errorf("%s: %v", text, err)
-			}
+			testdb.ErrorIf(t, errors.Is(err, txlock.ErrUnknownOutcome) != strings.HasPrefix(strings.ToUpper(text), "COMMIT"), "%s: %v", text, err)
 			must(t, way(t.Context(), k, last)) // the lock is released
 		}
 	}
@@ -80,9 +78,8 @@ func TestFaultsBesideEnds(t *testing.T) {
 	for _, query := range []string{"UPDATE commits SET n = 1", "SAVEPOINT a", "ROLLBACK TO SAVEPOINT a"} {
 		must(t, second(tx.ExecContext(ctx, query)))
 	}
-	if err := tx.Commit(); !txlock.Retryable(err) {
-		t.Errorf("Commit: %v", err)
-	}
+	err := tx.Commit()
+	testdb.ErrorIf(t, !txlock.Retryable(err), "Commit: %v", err)
 	k.FailStatement("ROLLBACK TO", locktest.Deadlock)
 	tx, _ = begin(ctx, t, k)
 	if _, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT a"); !txlock.Retryable(err) {
@@ -300,9 +297,8 @@ func TestNothingStaysOpen(t *testing.T) {
 				server.SetMaxOpenConns(1)
 				ends := func(pool *sql.DB, fails bool) {
 					t.Helper()
-					if err := play(t, pool, table, c.texts); (err != nil) != fails {
-						t.Errorf("it ends with %v", err)
-					}
+					err := play(t, pool, table, c.texts)
+					testdb.ErrorIf(t, (err != nil) != fails, "it ends with %v", err)
 					must(t, second(server.ExecContext(t.Context(), rawsql.Probe))) // which fails in a transaction
 					var got sql.NullString
 					must(t, server.QueryRowContext(t.Context(), "SELECT GROUP_CONCAT(n ORDER BY n) FROM "+table).Scan(&got))
@@ -344,9 +340,8 @@ func play(t *testing.T, pool *sql.DB, table string, texts []string) (err error) 
 			_, err = conn.ExecContext(t.Context(), strings.Replace(text, "TABLE t", "TABLE "+table, 1))
 		}
 		if err != nil {
-			if _, again := conn.ExecContext(t.Context(), "SELECT 1"); errors.Is(again, sqldriver.ErrBadConn) != errors.Is(err, mysql.ErrInvalidConn) {
-				t.Errorf("a statement after %v: %v", err, again)
-			}
+			_, again := conn.ExecContext(t.Context(), "SELECT 1")
+			testdb.ErrorIf(t, errors.Is(again, sqldriver.ErrBadConn) != errors.Is(err, mysql.ErrInvalidConn), "a statement after %v: %v", err, again)
 			return err
 		}
 	}
@@ -488,14 +483,12 @@ func TestSlowBegin(t *testing.T) {
 			tx, _ := begin(t.Context(), t, k)
 			began := time.Now()
 			_, err := tx.ExecContext(ctx, "UPDATE orders SET n = 1")
-			if took := time.Since(began); (err != nil) != (slow == 0) || took > time.Second {
-				t.Errorf("%v after %v", err, took)
-			}
+			took := time.Since(began)
+			testdb.ErrorIf(t, (err != nil) != (slow == 0) || took > time.Second, "%v after %v", err, took)
 			cancel()
 			synctest.Wait()
-			if end := tx.Commit(); (end != nil) != (err != nil) {
-				t.Errorf("Commit: %v", end)
-			}
+			end := tx.Commit()
+			testdb.ErrorIf(t, (end != nil) != (err != nil), "Commit: %v", end)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/DATA-DOG/go-sqlmock"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock/locktest"
 )
@@ -26,9 +27,7 @@ func ExampleOpen() {
 			_, err := tx.ExecContext(t.Context(), "UPDATE orders SET paid = 1 WHERE id = 42")
 			return err
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		testdb.ErrorIf(t, err != nil, "%v", err)
 		kit.Before(orders.Key(42), "UPDATE orders")
 	}
 }

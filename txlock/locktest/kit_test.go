@@ -17,6 +17,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -95,9 +96,7 @@ func (s *said) Fatalf(format string, args ...any) { s.Errorf(format, args...) }
 
 func (s *said) says(t *testing.T, want string) {
 	t.Helper()
-	if len(s.texts) != 1 || !strings.Contains(s.texts[0], want) {
-		t.Errorf("said %q, want %q", s.texts, want)
-	}
+	testdb.ErrorIf(t, len(s.texts) != 1 || !strings.Contains(s.texts[0], want), "said %q, want %q", s.texts, want)
 	s.texts = nil
 }
 
@@ -140,9 +139,7 @@ func TestRun(t *testing.T) {
 			}
 			return second(tx.ExecContext(ctx, "UPDATE  orders SET n = ?", 7))
 		}))
-		if !k.Locked(key) || k.Locked(orders.Key(43)) || !k.Before(key, "update orders") {
-			t.Error(k.Log())
-		}
+		testdb.ErrorIf(t, !k.Locked(key) || k.Locked(orders.Key(43)) || !k.Before(key, "update orders"), "%v", k.Log())
 		leasetest.Equal(t, "the log", log(k), "tx 1: BEGIN\ntx 1: lock order:42\ntx 1: UPDATE orders SET n = ?\ntx 1: COMMIT")
 	}
 }
@@ -162,9 +159,8 @@ func TestErrorsAsTheyAre(t *testing.T) {
 	if _, err := tx.ExecContext(t.Context(), "INSERT INTO orders VALUES (1)"); err != error(duplicate) { //nolint:errorlint // its type is what programs look at
 		t.Errorf("%T: %v", err, err)
 	}
-	if _, err := tx.ExecContext(t.Context(), "CREATE TABLE orders (id INT)"); err == nil {
-		t.Error("CREATE TABLE returns no error")
-	}
+	_, err := tx.ExecContext(t.Context(), "CREATE TABLE orders (id INT)")
+	testdb.ErrorIf(t, err == nil, "CREATE TABLE returns no error")
 	wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
 }
 
@@ -252,9 +248,8 @@ func TestNoDatabase(t *testing.T) {
 	fails := &said{TB: t}
 	defer fails.end()
 	k := locktest.Open(fails, nil)
-	if _, err := k.DB().ExecContext(t.Context(), "UPDATE orders"); err == nil || !strings.Contains(err.Error(), `no database for "UPDATE orders"`) {
-		t.Error(err)
-	}
+	_, err := k.DB().ExecContext(t.Context(), "UPDATE orders")
+	testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), `no database for "UPDATE orders"`), "%v", err)
 	if _, err := k.DB().ExecContext(t.Context(), "DELETE FROM lockstep_locks"); err == nil {
 		t.Error("it knows the statement")
 	}
@@ -288,9 +283,8 @@ func TestFaults(t *testing.T) {
 		k.FailLock(key, c.fault)
 		wants(t, "the error", c.call(scope), c.want)
 		seen.WriteString(log(k) + "\n")
-		if _, err := scope.Lock(t.Context(), orders.Key(3)); errors.Is(err, txlock.ErrTxDoomed) != c.ends {
-			t.Errorf("after a %v: %v", c.fault, err)
-		}
+		_, err := scope.Lock(t.Context(), orders.Key(3))
+		testdb.ErrorIf(t, errors.Is(err, txlock.ErrTxDoomed) != c.ends, "after a %v: %v", c.fault, err)
 		if err := tx.Commit(); (err != nil) != c.ends {
 			t.Errorf("after a %v COMMIT: %v", c.fault, err)
 		}
@@ -321,9 +315,7 @@ func TestFaultsOfStatements(t *testing.T) {
 	k.FailStatement("COMMIT", locktest.UnknownOutcome)
 	expects(mock, "BEGIN", updated, "COMMIT")
 	wants(t, "the error", run(), txlock.ErrUnknownOutcome)
-	if version() <= before {
-		t.Error("what has no answer isn't committed")
-	}
+	testdb.ErrorIf(t, version() <= before, "what has no answer isn't committed")
 
 	k.FailStatement("COMMIT", locktest.Deadlock)
 	expects(mock, "BEGIN", updated, "ROLLBACK", "BEGIN", updated, "COMMIT")
@@ -395,9 +387,7 @@ func TestBeforeGuardLast(t *testing.T) {
 				return tx.Commit()
 			}
 			r.FailStatement(updated, locktest.Deadlock)
-			if run(update, "guard") == nil {
-				t.Error("no deadlock")
-			}
+			testdb.ErrorIf(t, run(update, "guard") == nil, "no deadlock")
 			expects(r.mock, "BEGIN", update, "COMMIT")
 			must(t, run(update, "guard"))
 			r.wants(t, false)
@@ -453,9 +443,8 @@ func TestBeforeOfFailedCommits(t *testing.T) {
 				r.FailStatement(c.at, c.by)
 			}
 			if c.at != "" && c.at != "COMMIT" {
-				if _, err := tx.ExecContext(t.Context(), c.at); err == nil {
-					t.Errorf("no deadlock at %s", c.at)
-				}
+				_, err := tx.ExecContext(t.Context(), c.at)
+				testdb.ErrorIf(t, err == nil, "no deadlock at %s", c.at)
 			}
 			_ = tx.Commit() // which fails, or has nothing left to commit
 			r.wants(t, c.fails)
@@ -478,9 +467,8 @@ func TestFaultThatDoesNotCome(t *testing.T) {
 	}
 	must(t, tx.Rollback())
 	fails.end()
-	if stale := len(fails.texts) - 1; stale != 1 || !strings.Contains(fails.texts[stale], "the stale snapshot at the lock of order:2 has not come") {
-		t.Errorf("said %q", fails.texts)
-	}
+	stale := len(fails.texts) - 1
+	testdb.ErrorIf(t, stale != 1 || !strings.Contains(fails.texts[stale], "the stale snapshot at the lock of order:2 has not come"), "said %q", fails.texts)
 	fails.texts = fails.texts[:1]
 	fails.says(t, "the deadlock at the lock of order:1 has not come")
 }
@@ -530,9 +518,7 @@ func TestLeases(t *testing.T) {
 		mock.ExpectRollback()
 		wants(t, "Commit after its lease was taken away", tx.Commit(), txlock.ErrUnknownOutcome)
 		l = leasetest.Got(m.Acquire(ctx, key))(t)
-		if !k.Locked(key) {
-			t.Error(k.Log())
-		}
+		testdb.ErrorIf(t, !k.Locked(key), "%v", k.Log())
 		time.Sleep(time.Hour)
 		must(t, l.Err())
 		k.Disconnect()
@@ -590,9 +576,8 @@ func TestJobControls(t *testing.T) {
 		first := <-runs
 		changesOnce("Pause", func() (bool, error) { return jobs.Pause(ctx, key, "test") })
 		time.Sleep(3*time.Hour + time.Second) // between two looks of the job, which would begin the first run at once
-		if status, err := jobs.Status(ctx, key); err != nil || status.PausedBy != "test" || len(runs) > 0 {
-			t.Errorf("%+v, %v after %d runs", status, err, len(runs))
-		}
+		status, err := jobs.Status(ctx, key)
+		testdb.ErrorIf(t, err != nil || status.PausedBy != "test" || len(runs) > 0, "%+v, %v after %d runs", status, err, len(runs))
 		changesOnce("RunNow", func() (bool, error) { return jobs.RunNow(ctx, key) })
 		time.Sleep(time.Minute)
 		asked := <-runs

@@ -112,9 +112,8 @@ func TestWordsOfTransactions(t *testing.T) {
 		}
 
 		send("START TRANSACTION READ ONLY", "COMMIT AND CHAIN")
-		if err := lock(key); err == nil {
-			t.Error("a read-only transaction has locked")
-		}
+		err := lock(key)
+		testdb.ErrorIf(t, err == nil, "a read-only transaction has locked")
 		send("ROLLBACK", "START TRANSACTION WITH CONSISTENT SNAPSHOT")
 		holds(t, pool, key)
 		wants(t, "a lock behind the snapshot", lock(key), txlock.ErrStaleSnapshot)
@@ -189,9 +188,8 @@ func TestUnsupportedLevels(t *testing.T) {
 	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, _ string, _ txlock.Key) {
 		for _, level := range []sql.IsolationLevel{sql.LevelWriteCommitted, sql.LevelSnapshot, sql.LevelLinearizable} {
 			want := fmt.Sprintf("mysql: unsupported isolation level: %d", level)
-			if tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level}); err == nil || err.Error() != want {
-				t.Errorf("BeginTx: %v, %v, want %s", tx, err, want)
-			}
+			tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
+			testdb.ErrorIf(t, err == nil || err.Error() != want, "BeginTx: %v, %v, want %s", tx, err, want)
 		}
 	})
 }
@@ -239,9 +237,7 @@ func TestLockGoneByDDL(t *testing.T) {
 		expects(mock, query)
 		must(t, second(tx.ExecContext(t.Context(), query)))
 	}
-	if !k.Before(orders.Key(1), "UPDATE orders") || k.Before(orders.Key(1), "DELETE FROM orders") {
-		t.Error(k.Log())
-	}
+	testdb.ErrorIf(t, !k.Before(orders.Key(1), "UPDATE orders") || k.Before(orders.Key(1), "DELETE FROM orders"), "%v", k.Log())
 	fails.says(t, "DELETE FROM orders ran without the lock of order:1: its transaction had locked nothing")
 	mock.ExpectRollback()
 	must(t, errors.Join(tx.Rollback(), pool.Close()))
@@ -359,7 +355,5 @@ func TestAllStatementsAreKnown(t *testing.T) {
 			}
 		}
 	}
-	if known < 30 {
-		t.Errorf("%d statements were found", known)
-	}
+	testdb.ErrorIf(t, known < 30, "%d statements were found", known)
 }

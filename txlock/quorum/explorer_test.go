@@ -245,9 +245,7 @@ func TestExplorer(t *testing.T) {
 				wrong = x.wander(t, seed)
 			}
 			t.Logf("%d runs, %d grants in %v: %q", runs, x.grants, time.Since(began), wrong)
-			if (wrong != "") != x.breaks || x.grants == 0 {
-				t.Errorf("found %q in %d grants", wrong, x.grants)
-			}
+			testdb.ErrorIf(t, (wrong != "") != x.breaks || x.grants == 0, "found %q in %d grants", wrong, x.grants)
 		})
 	}
 }

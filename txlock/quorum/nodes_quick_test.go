@@ -14,6 +14,7 @@ import (
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/quorum"
@@ -59,9 +60,7 @@ func TestMajorityOfNodes(t *testing.T) {
 				db.holds("when all are up", 5)
 				for i := range 5 {
 					node := nodeOf(t, l, i)
-					if node.Token() < l.Token() {
-						t.Errorf("node %d has token %d, the lease %d", i, node.Token(), l.Token())
-					}
+					testdb.ErrorIf(t, node.Token() < l.Token(), "node %d has token %d, the lease %d", i, node.Token(), l.Token())
 				}
 				release(t, l)
 				db.holds("after Release", 0)
@@ -164,9 +163,7 @@ func TestFreeLeaseHasNoLimit(t *testing.T) {
 			l := acquire(t, m, job, lease.WaitAtMost(1))
 			_, err := m.Acquire(t.Context(), job, lease.WaitAtMost(1))
 			wants(t, "Acquire of what is held", err, txlock.ErrWaitTimeout)
-			if err == nil || !strings.Contains(err.Error(), "2 of 3 databases are needed") {
-				t.Errorf("%v, want what the nodes have answered", err)
-			}
+			testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), "2 of 3 databases are needed"), "%v, want what the nodes have answered", err)
 			release(t, l)
 			time.Sleep(time.Second)
 			db.holds("after Release", 0)
@@ -333,18 +330,15 @@ func TestHigherClock(t *testing.T) {
 			out.Down(nil)
 			l := acquire(t, m, job)
 			know, before := 0, last
-			if last = l.Token(); last <= before {
-				t.Errorf("token %d follows %d", last, before)
-			}
+			last = l.Token()
+			testdb.ErrorIf(t, last <= before, "token %d follows %d", last, before)
 			for _, node := range db.nodes {
 				row := leasetest.Got(node.Store().Stored(t.Context(), store.Row{Key: job.String()}))(t)
 				if row.Token >= last {
 					know++
 				}
 			}
-			if know < 2 {
-				t.Errorf("%d nodes know of token %d", know, last)
-			}
+			testdb.ErrorIf(t, know < 2, "%d nodes know of token %d", know, last)
 			release(t, l)
 			out.Up()
 			time.Sleep(time.Second)
@@ -360,9 +354,7 @@ func TestNewNodesCountLater(t *testing.T) {
 		m, _ := db.process() // without Install
 		_, err := m.Acquire(t.Context(), job)
 		wants(t, "Acquire on new nodes", err, txlock.ErrNoQuorum)
-		if err == nil || !strings.Contains(err.Error(), "its data are new") {
-			t.Error(err)
-		}
+		testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), "its data are new"), "%v", err)
 		must(t, m.Install(t.Context())) // too late, and no harm
 		wants(t, "Acquire after a late Install", second(m.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
 		time.Sleep(recovery - time.Since(db.begun) - time.Millisecond)

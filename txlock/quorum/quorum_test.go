@@ -93,9 +93,7 @@ func TestNew(t *testing.T) {
 	} {
 		_, err := quorum.New(c.managers, c.options...)
 		wants(t, name, err, c.want)
-		if err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want it to say %q", name, err, c.says)
-		}
+		testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), c.says), "%s: %v, want it to say %q", name, err, c.says)
 	}
 	closeIt(t, samePool)
 }
@@ -125,9 +123,8 @@ func TestInput(t *testing.T) {
 		wants(t, name+": TryAcquire", second(m.TryAcquire(c.ctx, c.key, c.options...)), c.want)
 		wants(t, name+": Acquire", second(m.Acquire(c.ctx, c.key, c.options...)), c.want)
 	}
-	if err := m.Do(t.Context(), key, nil); err == nil {
-		t.Error("Do takes nil")
-	}
+	err := m.Do(t.Context(), key, nil)
+	testdb.ErrorIf(t, err == nil, "Do takes nil")
 	closeIt(t, managers[1])
 	wants(t, "TryAcquire with a closed manager", second(m.TryAcquire(t.Context(), key)), lease.ErrClosed)
 	closeIt(t, m)

@@ -12,6 +12,7 @@ import (
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,9 +27,7 @@ var leaseRow = store.Row{Key: "job"}
 func TestPool(t *testing.T) {
 	s := memstore.New().Store()
 	pool := s.Pool()
-	if store.Of(pool) != store.Store(s) || s.Pool() != pool {
-		t.Error("the pool has another store, or the store another pool")
-	}
+	testdb.ErrorIf(t, store.Of(pool) != store.Store(s) || s.Pool() != pool, "the pool has another store, or the store another pool")
 	must(t, pool.PingContext(ctx))
 	s.Down(nil)
 	leasetest.Wants(t, "a ping of a server that is down", pool.PingContext(ctx), mysql.ErrInvalidConn)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // The holds of two processes, as long as real ones.
@@ -220,8 +221,6 @@ func TestRules(t *testing.T) {
 	t.Parallel()
 	for _, c := range cases() {
 		got, reply := c.apply(c.row)
-		if reply != c.reply || got != c.want {
-			t.Errorf("%s: %v, %+v\nwant %v, %+v", c.name, reply, got, c.reply, c.want)
-		}
+		testdb.ErrorIf(t, reply != c.reply || got != c.want, "%s: %v, %+v\nwant %v, %+v", c.name, reply, got, c.reply, c.want)
 	}
 }

@@ -37,9 +37,8 @@ func newStore(t *testing.T, db *testdb.DB, mutators ...func(*mysql.Config)) *Sto
 	t.Helper()
 	s := New(db.Connect(t, mutators...))
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Errorf("close the store: %v", err)
-		}
+		err := s.Close()
+		testdb.ErrorIf(t, err != nil, "close the store: %v", err)
 	})
 	must(t, s.Ready(t.Context()))
 	return s
@@ -170,9 +169,8 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 			t.Errorf("%s after the release: %+v", cases[i].name, got)
 		}
 	}
-	if done, _, err = s.releases.send(t.Context(), all); err != nil || done != 0 {
-		t.Errorf("freed again %b, %v", done, err)
-	}
+	done, _, err = s.releases.send(t.Context(), all)
+	testdb.ErrorIf(t, err != nil || done != 0, "freed again %b, %v", done, err)
 }
 
 // TestClockFarAway proves that nothing is taken where the server's clock is not within
@@ -251,9 +249,7 @@ func inBatches(t *testing.T, test func(t *testing.T, m *batches)) {
 			t.Errorf("in the end %d alone, %d statements, %d in the queue", of.alone, of.batches, len(of.queue))
 		}
 		for _, c := range m.calls {
-			if !c.over {
-				t.Errorf("%s has not returned", c.name)
-			}
+			testdb.ErrorIf(t, !c.over, "%s has not returned", c.name)
 		}
 	})
 }
@@ -435,9 +431,7 @@ func TestBatchEnds(t *testing.T) {
 			t.Helper()
 			c.end()
 			synctest.Wait()
-			if !c.over || !errors.Is(c.err, context.Canceled) {
-				t.Errorf("call %s: over %v, %v", c.name, c.over, c.err)
-			}
+			testdb.ErrorIf(t, !c.over || !errors.Is(c.err, context.Canceled), "call %s: over %v, %v", c.name, c.over, c.err)
 		}
 		m.call(0, mostAlone+10)
 		ends(m.calls[mostAlone+2])

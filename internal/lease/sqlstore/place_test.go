@@ -134,9 +134,7 @@ func TestRepliesAreKnown(t *testing.T) {
 			}
 		}
 	}
-	if found != len(meanings) {
-		t.Errorf("%d statements, and %d entries in meanings", found, len(meanings))
-	}
+	testdb.ErrorIf(t, found != len(meanings), "%d statements, and %d entries in meanings", found, len(meanings))
 	for statement, m := range meanings {
 		ids := []int64{math.MinInt64, -1, 15, 16, 1 << 50, store.MaxToken, SharedBit, SharedBit + 15, SharedBit + 16, math.MaxInt64}
 		for id := range int64(8) {
@@ -191,9 +189,7 @@ func TestClocksMove(t *testing.T) {
 			}
 		}
 	}
-	if found == 0 {
-		t.Error("no comparison with the clock was found")
-	}
+	testdb.ErrorIf(t, found == 0, "no comparison with the clock was found")
 }
 
 // TestRepliesForSeveral feeds the reader of the statements for several leases what is none
@@ -285,9 +281,8 @@ func TestGuardComparesTheToken(t *testing.T) {
 		makeRow(t, db, c.Key, "owner = 'me', ttl_us = 60000000, holders = '"+c.Hold+"', expires_us = "+future)
 		guards := func(what string, want store.Reply) {
 			t.Helper()
-			if reply, err := s.Guard(t.Context(), c); reply != want || err != nil {
-				t.Errorf("%s: %v, %v, want %v", what, reply, err, want)
-			}
+			reply, err := s.Guard(t.Context(), c)
+			testdb.ErrorIf(t, reply != want || err != nil, "%s: %v, %v, want %v", what, reply, err, want)
 		}
 		guards("ours", store.Done)
 		for _, change := range [][2]string{
@@ -313,9 +308,7 @@ func TestPermitsCompareTheHolder(t *testing.T) {
 			n, _, err := result(queries.AcquirePermit(t.Context(), s.skippingShared(), gen.AcquirePermitParams{
 				Owner: []byte("you"), Hold: hold("y"), Label: []byte{}, TtlUs: 6e7, Slot: 1, Name: []byte("permits"), Permits: 1, NotAfterUs: math.MaxInt64,
 			}))
-			if (n > 0) != granted || err != nil {
-				t.Errorf("%d rows are changed, granted %t, %v", n, granted, err)
-			}
+			testdb.ErrorIf(t, (n > 0) != granted || err != nil, "%d rows are changed, granted %t, %v", n, granted, err)
 			db.Exec(t, "UPDATE lockstep_leases SET expires_us = 5 WHERE name = 'permits' AND slot = 1")
 		}
 	})
@@ -397,9 +390,7 @@ func TestQueuedBehindALock(t *testing.T) {
 		defer func() { must(t, tx.Rollback()) }()
 		must(t, tx.QueryRow("SELECT owner FROM lockstep_leases WHERE name = ? FOR UPDATE", name).Scan(new(string)))
 		err = s.Queued(t.Context(), store.Row{Key: name}, 50*time.Millisecond, func(store.Session) error { return nil })
-		if !errors.Is(err, store.ErrLocked) || errors.Is(err, txlock.ErrWaitTimeout) {
-			t.Errorf("Queued: %v", err)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, store.ErrLocked) || errors.Is(err, txlock.ErrWaitTimeout), "Queued: %v", err)
 	})
 }
 
@@ -417,9 +408,7 @@ func TestDeniedPastTheLimit(t *testing.T) {
 		s := newStore(t, db, denied)
 		for limit, locked := range map[time.Duration]bool{10 * time.Millisecond: true, time.Minute: false} {
 			err := s.Queued(t.Context(), store.Row{Key: "denied"}, limit, func(store.Session) error { return nil })
-			if errors.Is(err, store.ErrLocked) != locked || !locked && !fault.Is(err, 1142) {
-				t.Errorf("denied with a limit of %v: %v", limit, err)
-			}
+			testdb.ErrorIf(t, errors.Is(err, store.ErrLocked) != locked || !locked && !fault.Is(err, 1142), "denied with a limit of %v: %v", limit, err)
 		}
 	})
 }
@@ -446,9 +435,7 @@ func TestTurnBesides(t *testing.T) {
 			asked, called := *turn, false
 			asked.server, asked.host = c.server, c.host
 			alive, err := asked.beside(t.Context(), func(context.Context, *sql.Conn) error { called = true; return nil })
-			if alive != c.alive || called != c.alive || !errors.Is(err, c.err) {
-				t.Errorf("%s: alive %v, called %v: %v", name, alive, called, err)
-			}
+			testdb.ErrorIf(t, alive != c.alive || called != c.alive || !errors.Is(err, c.err), "%s: alive %v, called %v: %v", name, alive, called, err)
 		}
 	})
 }

@@ -226,13 +226,10 @@ func TestOtherEngine(t *testing.T) {
 		for name, call := range calls {
 			on.leases, on.key = manage(t, on.DB), unused()
 			before := len(wire.Sent())
-			if err := call(ctx, on); !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan) {
-				t.Errorf("%s: %v, want ErrEngine", name, err)
-			}
+			err := call(ctx, on)
+			testdb.ErrorIf(t, !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan), "%s: %v, want ErrEngine", name, err)
 			for _, text := range wire.Sent()[before:] {
-				if writes.MatchString(text) {
-					t.Errorf("%s has sent %s", name, text)
-				}
+				testdb.ErrorIf(t, writes.MatchString(text), "%s has sent %s", name, text)
 			}
 			for _, table := range []string{"locks", "leases", "once", "jobs"} {
 				rows := count(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_"+table+" WHERE name = ?", on.key.String())
@@ -319,8 +316,6 @@ func TestEngineBecomesAnother(t *testing.T) {
 			another.Store(true)
 			return nil
 		})
-		if !errors.Is(err, schema.ErrEngine) || !another.Load() {
-			t.Errorf("Run: %v after its first tick (%t), want ErrEngine", err, another.Load())
-		}
+		testdb.ErrorIf(t, !errors.Is(err, schema.ErrEngine) || !another.Load(), "Run: %v after its first tick (%t), want ErrEngine", err, another.Load())
 	})
 }

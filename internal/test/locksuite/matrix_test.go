@@ -200,9 +200,7 @@ func (c counter) attack(t *testing.T, raise func(context.Context, counter) error
 				refused = "`" + name + "`"
 			}
 		}
-		if refused == "" {
-			t.Error(err)
-		}
+		testdb.ErrorIf(t, refused == "", "%v", err)
 	}
 	leasetest.Equal(t, "the counter at "+c.level.String(), count(t, c, "SELECT n FROM "+c.table+" WHERE id = 1"), want)
 	return refused
@@ -333,9 +331,8 @@ func TestLostUpdates(t *testing.T) {
 			}
 			return nil
 		})
-		if n := count(t, db.Admin(), "SELECT n FROM "+c.table); int64(n) != committed.Load() || n < 4*len(ways) {
-			t.Errorf("the counter shows %d of %d commits", n, committed.Load())
-		}
+		n := count(t, db.Admin(), "SELECT n FROM "+c.table)
+		testdb.ErrorIf(t, int64(n) != committed.Load() || n < 4*len(ways), "the counter shows %d of %d commits", n, committed.Load())
 	})
 }
 

@@ -176,9 +176,8 @@ func each(t *testing.T, n int, fn func(ctx context.Context, worker int) error) {
 	var wg sync.WaitGroup
 	for w := range n {
 		wg.Go(func() {
-			if err := fn(t.Context(), w); err != nil {
-				t.Errorf("worker %d: %v", w, err)
-			}
+			err := fn(t.Context(), w)
+			testdb.ErrorIf(t, err != nil, "worker %d: %v", w, err)
 		})
 	}
 	wg.Wait()
@@ -287,9 +286,7 @@ func TestOncesOfNeighbours(t *testing.T) {
 				t.Errorf("the retry: %t, %v", first, err)
 			}
 		}
-		if deadlocks > 20 {
-			t.Errorf("%d of 40 were ended: both of a pair", deadlocks)
-		}
+		testdb.ErrorIf(t, deadlocks > 20, "%d of 40 were ended: both of a pair", deadlocks)
 	})
 }
 
@@ -433,7 +430,5 @@ func (r *risingTokens) check(t *testing.T, least int) {
 	if len(r.fell) > 0 {
 		t.Errorf("%d of %d tokens are not higher than the one before: %v", len(r.fell), r.grants, r.fell[:min(3, len(r.fell))])
 	}
-	if r.grants < least {
-		t.Errorf("only %d grants", r.grants)
-	}
+	testdb.ErrorIf(t, r.grants < least, "only %d grants", r.grants)
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // TestPromises: every behaviour stands on the page, no other does, and the page is right about
@@ -63,8 +65,6 @@ func TestMeet(t *testing.T) {
 				}
 			}
 		}
-		if len(seen) != want.combinations || runs != want.runs {
-			t.Errorf("long %t: %d runs with %d combinations, want %+v", long, runs, len(seen), want)
-		}
+		testdb.ErrorIf(t, len(seen) != want.combinations || runs != want.runs, "long %t: %d runs with %d combinations, want %+v", long, runs, len(seen), want)
 	}
 }

@@ -68,9 +68,7 @@ func TestEngineIsKnown(t *testing.T) {
 			tried++
 			harmless(t, "sql_mode "+mode, conn, name)
 		}
-		if tried < 15 {
-			t.Errorf("only %d modes were tried", tried)
-		}
+		testdb.ErrorIf(t, tried < 15, "only %d modes were tried", tried)
 		for _, setting := range []string{"sql_mode = DEFAULT", "sql_select_limit = 1", "sql_safe_updates = 1", "big_tables = 1", "optimizer_switch = 'derived_merge=off'"} {
 			exec(t, conn, "SET SESSION "+setting)
 			harmless(t, setting, conn, name)

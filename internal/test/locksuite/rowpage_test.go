@@ -137,13 +137,9 @@ func (f *findings) isComplete(t *testing.T) {
 		}
 	}
 	for name, query := range queries {
-		if query.InCallers && !slices.Contains(sent, name) {
-			t.Errorf("no verb has sent %s, which is said to run in callers' transactions", name)
-		}
+		testdb.ErrorIf(t, query.InCallers && !slices.Contains(sent, name), "no verb has sent %s, which is said to run in callers' transactions", name)
 	}
 	for _, g := range gaps {
-		if !slices.Contains(f.gaps, g.verb+", "+g.key) {
-			t.Errorf("%s, %s locks no gap: it needs no exception", g.verb, g.key)
-		}
+		testdb.ErrorIf(t, !slices.Contains(f.gaps, g.verb+", "+g.key), "%s, %s locks no gap: it needs no exception", g.verb, g.key)
 	}
 }

@@ -53,9 +53,8 @@ func TestTiDBRefusesVerbs(t *testing.T) {
 		if strings.Contains(name, "Lock") {
 			leasetest.Fails(t, name, err, "no shared locks")
 		}
-		if _, held := s.Held(key); held && name != "LockAll, one shared" {
-			t.Errorf("%s: the key is held", name)
-		}
+		_, held := s.Held(key)
+		testdb.ErrorIf(t, held && name != "LockAll, one shared", "%s: the key is held", name)
 		wants(t, name, s.Verify(ctx), nil)
 	}
 }
@@ -106,9 +105,7 @@ func TestTiDBRefusesTransactions(t *testing.T) {
 		conn, _ := connection(t, onTiDB(t, nil))
 		exec(t, conn, begin)
 		err := locked(t, key)(locksqlc.JoinConn(t.Context(), conn))
-		if !errors.Is(err, schema.ErrEngine) && !errors.Is(err, txlock.ErrNoTransaction) {
-			t.Errorf("%s: %v, want ErrEngine", begin, err)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, schema.ErrEngine) && !errors.Is(err, txlock.ErrNoTransaction), "%s: %v, want ErrEngine", begin, err)
 		exec(t, conn, "ROLLBACK")
 	}
 }
@@ -149,9 +146,8 @@ func TestTiDBSavepoint(t *testing.T) {
 	exec(t, tx, "SAVEPOINT a")
 	lock(t, s, key)
 	exec(t, tx, "ROLLBACK TO SAVEPOINT a")
-	if _, held := s.Held(key); held {
-		t.Error("it is held after the rollback")
-	}
+	_, held := s.Held(key)
+	testdb.ErrorIf(t, held, "it is held after the rollback")
 	lock(t, s, key)
 	check(t, tx.Commit())
 }
@@ -172,9 +168,7 @@ func TestTiDBVersion(t *testing.T) {
 		check(t, s.CompareAndBump(t.Context(), key, last.token))
 		grant, held := s.Held(key)
 		is, want := read(tx), row{grant.Token(), uint64(testdb.ConnID(t, tx))}
-		if !held || is != want || is.token <= last.token {
-			t.Errorf("the row has %+v, want %+v, after %+v", is, want, last)
-		}
+		testdb.ErrorIf(t, !held || is != want || is.token <= last.token, "the row has %+v, want %+v, after %+v", is, want, last)
 		check(t, tx.Commit())
 		last = is
 	}
@@ -197,14 +191,10 @@ func TestTiDBOnce(t *testing.T) {
 	})
 	leasetest.Equal(t, "calls that were the first", firsts.Load(), 1)
 	result, err := locksqlc.Once(t.Context(), pool, key, ran, txlock.Fingerprint([]byte("other")))
-	if err != nil || result {
-		t.Errorf("again: %t, %v", result, err)
-	}
+	testdb.ErrorIf(t, err != nil || result, "again: %t, %v", result, err)
 	for i, want := range []bool{true, false} {
 		value, first, err := locksqlc.OnceValue(t.Context(), pool, beside(key), func(*sql.Tx) (int, error) { return i, nil })
-		if err != nil || value != 0 || first != want {
-			t.Errorf("call %d returns %d, %t, %v, want 0, %t", i, value, first, err, want)
-		}
+		testdb.ErrorIf(t, err != nil || value != 0 || first != want, "call %d returns %d, %t, %v, want 0, %t", i, value, first, err, want)
 	}
 }
 
@@ -227,9 +217,7 @@ func TestTiDBDoomed(t *testing.T) {
 		wants(t, "Commit", txs[i].Commit(), txlock.ErrTxDoomed)
 		return nil
 	})
-	if errors.Is(errs[0], txlock.ErrDeadlock) == errors.Is(errs[1], txlock.ErrDeadlock) {
-		t.Errorf("want one deadlock: %v", errs)
-	}
+	testdb.ErrorIf(t, errors.Is(errs[0], txlock.ErrDeadlock) == errors.Is(errs[1], txlock.ErrDeadlock), "want one deadlock: %v", errs)
 }
 
 // TestTiDBEnded: a lock that a statement of the program has ended is lost, and Commit returns that.
@@ -294,9 +282,8 @@ func TestTiDBPurge(t *testing.T) {
 func incrementing(t *testing.T, pool *sql.DB, key txlock.Key) (increment func()) {
 	return func() {
 		t.Helper()
-		if err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error { return write(t, tx, read(t, tx)+1) }); err != nil {
-			t.Error(err)
-		}
+		err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error { return write(t, tx, read(t, tx)+1) })
+		testdb.ErrorIf(t, err != nil, "%v", err)
 	}
 }
 
@@ -315,9 +302,8 @@ func read(t *testing.T, db interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }) (n int) {
 	t.Helper()
-	if err := db.QueryRowContext(t.Context(), "SELECT n FROM counter WHERE id = 1").Scan(&n); err != nil {
-		t.Error(err)
-	}
+	err := db.QueryRowContext(t.Context(), "SELECT n FROM counter WHERE id = 1").Scan(&n)
+	testdb.ErrorIf(t, err != nil, "%v", err)
 	return n
 }
 
@@ -392,9 +378,7 @@ func tries(t *testing.T, what string, pool *sql.DB, act func(run int, s *txlock.
 		got = append(got, err)
 		return err
 	})
-	if err != nil || !slices.EqualFunc(got, want, errors.Is) {
-		t.Errorf("%s: %v, want %v; Run: %v", what, got, want, err)
-	}
+	testdb.ErrorIf(t, err != nil || !slices.EqualFunc(got, want, errors.Is), "%s: %v, want %v; Run: %v", what, got, want, err)
 }
 
 // TestTiDBReadBeforeLock: where Run has chosen the level, a lock after a read is refused, and the
@@ -455,9 +439,8 @@ func TestTiDBManyWait(t *testing.T) {
 		}
 		return errors.Join(errs...)
 	})
-	if n := read(t, pool); n != workers*times || runs.Load() != workers*times {
-		t.Errorf("%d of %d increments in %d runs", n, workers*times, runs.Load())
-	}
+	n := read(t, pool)
+	testdb.ErrorIf(t, n != workers*times || runs.Load() != workers*times, "%d of %d increments in %d runs", n, workers*times, runs.Load())
 }
 
 // TestTiDBWaitsPastTheLimit: a wait at READ COMMITTED that others' COMMITs have ended again and again,
@@ -486,9 +469,7 @@ func TestTiDBWaitsPastTheLimit(t *testing.T) {
 		}
 		return nil
 	})
-	if granted.Load() == 0 || refused.Load() == 0 {
-		t.Errorf("%d were granted, %d refused", granted.Load(), refused.Load())
-	}
+	testdb.ErrorIf(t, granted.Load() == 0 || refused.Load() == 0, "%d were granted, %d refused", granted.Load(), refused.Load())
 }
 
 // TestTiDBTokensRise: a token is greater than that of a holder who has rolled back while it was waited
@@ -514,9 +495,8 @@ func TestTiDBTokensRise(t *testing.T) {
 			exec(t, tx, "ROLLBACK TO s")
 			before := lock(t, s, key).Token()
 			check(t, tx.Rollback())
-			if err := <-waiter; err != nil || token <= before {
-				t.Errorf("%s, %v: %v, token %d after %d", kind, level, err, token, before)
-			}
+			err := <-waiter
+			testdb.ErrorIf(t, err != nil || token <= before, "%s, %v: %v, token %d after %d", kind, level, err, token, before)
 		}
 	}
 }

@@ -140,9 +140,7 @@ func TestVitessSharded(t *testing.T) {
 	}
 	run := func(keys ...txlock.Key) error {
 		return locksqlc.Run(t.Context(), pool, keys, func(*sql.Tx) error {
-			if len(keys) > 1 {
-				t.Error("it has locks on two shards")
-			}
+			testdb.ErrorIf(t, len(keys) > 1, "it has locks on two shards")
 			return nil
 		})
 	}
@@ -216,9 +214,8 @@ func TestVitessWaits(t *testing.T) {
 	lock(t, other, taken)
 	tx, s := begin(t, pool, sql.LevelDefault)
 	lock(t, s, unused())
-	if _, err := s.Lock(t.Context(), taken); !errors.Is(err, txlock.ErrWaitTimeout) || errors.Is(err, txlock.ErrTxDoomed) {
-		t.Errorf("Lock: %v, want ErrWaitTimeout", err)
-	}
+	_, err := s.Lock(t.Context(), taken)
+	testdb.ErrorIf(t, !errors.Is(err, txlock.ErrWaitTimeout) || errors.Is(err, txlock.ErrTxDoomed), "Lock: %v, want ErrWaitTimeout", err)
 	check(t, s.Verify(t.Context()))
 	exec(t, tx, "INSERT INTO "+table+" VALUES (1)")
 	check(t, tx.Commit())
@@ -249,9 +246,8 @@ func TestVitessEnded(t *testing.T) {
 			tx, s := begin(t, pool, sql.LevelDefault)
 			lock(t, s, key)
 			leasetest.Fails(t, "what ends the transaction", long(t.Context(), tx))
-			if _, held := s.Held(key); held {
-				t.Error("the lock is held, they say")
-			}
+			_, held := s.Held(key)
+			testdb.ErrorIf(t, held, "the lock is held, they say")
 			wants(t, "a statement afterwards", second(tx.ExecContext(t.Context(), "INSERT INTO ended VALUES (1, 0)")), txlock.ErrTxDoomed)
 			wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
 			leasetest.Equal(t, "rows", count(t, pool, "SELECT COUNT(*) FROM ended"), 1)

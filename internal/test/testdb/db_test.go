@@ -78,8 +78,6 @@ func TestWaits(t *testing.T) {
 		db.Kill(t, ids[0])
 		check(t, <-locked)
 		db.WaitGone(t, ids[0])
-		if locks[0]("") == nil {
-			t.Error("the killed connection answers")
-		}
+		ErrorIf(t, locks[0]("") == nil, "the killed connection answers")
 	})
 }

@@ -101,13 +101,9 @@ func TestDeadProcessLeavesNothing(t *testing.T) {
 				var left int
 				check(t, Pool(t, Shared(t, engine).Config()).QueryRowContext(t.Context(), "SELECT (SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?) + "+
 					"(SELECT COUNT(*) FROM mysql.user WHERE user = ?)", name, user).Scan(&left))
-				if left > 0 {
-					t.Errorf("the database %s or its user is left", name)
-				}
+				ErrorIf(t, left > 0, "the database %s or its user is left", name)
 			}
-			if made != 2*len(Engines()) {
-				t.Errorf("%d databases were made: %s", made, out)
-			}
+			ErrorIf(t, made != 2*len(Engines()), "%d databases were made: %s", made, out)
 		})
 	}
 }
@@ -144,9 +140,8 @@ func TestServersAreNeeded(t *testing.T) {
 			if (err == nil) != want.passes || !strings.Contains(string(out), want.says) {
 				t.Errorf("it ends with %v, and should say %q:\n%s", err, want.says, out)
 			}
-			if n := strings.Count(string(out), skipped); n > 1 || n == 1 != want.passes {
-				t.Errorf("%d tests are skipped:\n%s", n, out)
-			}
+			n := strings.Count(string(out), skipped)
+			ErrorIf(t, n > 1 || n == 1 != want.passes, "%d tests are skipped:\n%s", n, out)
 		})
 	}
 }

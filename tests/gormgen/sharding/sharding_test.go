@@ -189,9 +189,7 @@ func transaction(t *testing.T, e env) {
 			leasetest.Equal(t, "what the transaction reads", read.N, 7)
 			for _, key := range keys {
 				noError(t, lockgorm.AssertLocked(tx, key))
-				if !e.held(t, key) {
-					t.Errorf("%s is free inside", key)
-				}
+				testdb.ErrorIf(t, !e.held(t, key), "%s is free inside", key)
 			}
 			e.wantNumber(t, 0, "SELECT (SELECT COUNT(*) FROM sharded_orders_1) + (SELECT COUNT(*) FROM sharded_orders_2)")
 			return fail

@@ -15,6 +15,7 @@ import (
 	"gorm.io/gorm/logger"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -37,9 +38,8 @@ func TestUnlocked(t *testing.T) {
 	t.Cleanup(func() { noError(t, pool.Close()) })
 	noError(t, db.AutoMigrate(&Order{}))
 	noError(t, db.Use(lockgorm.New(lockgorm.Unlocked("postgres", "sqlite"), lockgorm.Check(&Order{}))))
-	if n := strings.Count(logged.String(), "nothing is locked on sqlite"); n != 1 {
-		t.Errorf("%d warnings: %s", n, logged)
-	}
+	n := strings.Count(logged.String(), "nothing is locked on sqlite")
+	testdb.ErrorIf(t, n != 1, "%d warnings: %s", n, logged)
 	noError(t, db.Create(&Order{ID: 7, N: 1}).Error)
 	noError(t, db.Model(&Order{}).Where("n = ?", 1).Update("n", 2).Error)
 	noError(t, lockgorm.Transaction(db, orders.Keys(7), func(tx *gorm.DB) error {

@@ -120,16 +120,12 @@ func TestEveryPage(t *testing.T) {
 		}
 	}
 	for _, file := range htmls(t) {
-		if _, ok := pages[file]; !ok {
-			t.Errorf("no link leads to %s", file)
-		}
+		_, ok := pages[file]
+		testdb.ErrorIf(t, !ok, "no link leads to %s", file)
 	}
-	if len(s.missing) > 0 {
-		t.Errorf("what is not there was asked for: %q", s.missing)
-	}
-	if wrong := messages(); len(wrong) > 0 {
-		t.Errorf("the browser complains: %q", wrong)
-	}
+	testdb.ErrorIf(t, len(s.missing) > 0, "what is not there was asked for: %q", s.missing)
+	wrong := messages()
+	testdb.ErrorIf(t, len(wrong) > 0, "the browser complains: %q", wrong)
 	t.Logf("read %d pages", len(pages))
 }
 
@@ -260,9 +256,8 @@ func TestSearch(t *testing.T) {
 				s.becomes(fmt.Sprintf(`[...document.querySelectorAll(".VPLocalSearchBox .result mark")].some(m => m.innerText.toLowerCase() === %q)`, word))
 				s.do(chromedp.KeyEvent("\r"))
 				s.becomes(fmt.Sprintf(`location.pathname.startsWith(%q) && location.pathname !== %[1]q && document.querySelector(".vp-doc").innerText.toLowerCase().includes(%q)`, start, word))
-				if wrong := messages(); len(wrong) > 0 {
-					t.Errorf("the browser complains: %q", wrong)
-				}
+				wrong := messages()
+				testdb.ErrorIf(t, len(wrong) > 0, "the browser complains: %q", wrong)
 			})
 		}
 	}

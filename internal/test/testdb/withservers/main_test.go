@@ -23,9 +23,7 @@ func TestRunKeepsDSN(t *testing.T) {
 				t.Setenv(each.DSNVariable(), dsn)
 			}
 			code, err := run(string(engine), false, []string{"sh", "-c", `test "$LOCKSTEP_MARIADB_DSN$LOCKSTEP_MYSQL_DSN" = "$0"`, dsn})
-			if code != 0 || err != nil {
-				t.Errorf("run = %d, %v: the DSN that was given is not kept alone", code, err)
-			}
+			testdb.ErrorIf(t, code != 0 || err != nil, "run = %d, %v: the DSN that was given is not kept alone", code, err)
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 const (
@@ -32,9 +33,8 @@ func TestPage(t *testing.T) {
 	for _, wrong := range slices.Concat(wrongNames(string(page)), wrongTrips(string(page)), wrongFloors(string(page), importsOf(t))) {
 		t.Error("docs/architecture.md: " + wrong)
 	}
-	if n := len(regexp.MustCompile(`\S*\w\S*`).FindAllString(string(page), -1)); n > 1700 {
-		t.Errorf("docs/architecture.md has %d words; at most 1700 are read", n)
-	}
+	n := len(regexp.MustCompile(`\S*\w\S*`).FindAllString(string(page), -1))
+	testdb.ErrorIf(t, n > 1700, "docs/architecture.md has %d words; at most 1700 are read", n)
 }
 
 var reference = regexp.MustCompile("`([^` ]+\\.go): ([^`]+)`")
@@ -198,9 +198,7 @@ func TestWrongPages(t *testing.T) {
 		"a plan that climbs": {wrongFloors("\n## Floor plan\n\n| `high` | `low` |\n| `low` | |\n", imports), "no import climbs"},
 	} {
 		said := strings.Join(test.wrong, "\n")
-		if (test.want == "") != (said == "") || !strings.Contains(said, test.want) {
-			t.Errorf("%s: it says %q, want %q", name, said, test.want)
-		}
+		testdb.ErrorIf(t, (test.want == "") != (said == "") || !strings.Contains(said, test.want), "%s: it says %q, want %q", name, said, test.want)
 	}
 }
 
@@ -225,9 +223,7 @@ func TestDoorsAreTyped(t *testing.T) {
 			t.Errorf("%s: %s is set by other code when the program starts: hand it over by a function, as package bridge says", pkg, name)
 		}
 	})
-	if looked < 200 {
-		t.Errorf("%d files were read: the test looks in the wrong place", looked)
-	}
+	testdb.ErrorIf(t, looked < 200, "%d files were read: the test looks in the wrong place", looked)
 }
 
 // doors returns the package variables without a value that can hold a function or anything, and
@@ -290,9 +286,8 @@ func TestDoors(t *testing.T) {
 		"func init() { table = make(T) }":       nil,
 	} {
 		file := leasetest.Got(parser.ParseFile(token.NewFileSet(), "", "package p\n"+text, parser.SkipObjectResolution))(t)
-		if got := doors(file); !slices.Equal(got, want) {
-			t.Errorf("%s: %q, want %q", text, got, want)
-		}
+		got := doors(file)
+		testdb.ErrorIf(t, !slices.Equal(got, want), "%s: %q, want %q", text, got, want)
 	}
 }
 
@@ -323,9 +318,7 @@ func TestGoroutinesAreWatched(t *testing.T) {
 			t.Errorf("%s: starts goroutines %v, is watched %v, is listed as an exception %v: its TestMain is to call testdb.Main or goleak.VerifyTestMain", name, h.starts, h.watched, known)
 		}
 	}
-	if watched < 40 {
-		t.Errorf("%d packages are watched: the test looks in the wrong place", watched)
-	}
+	testdb.ErrorIf(t, watched < 40, "%d packages are watched: the test looks in the wrong place", watched)
 }
 
 // eachFile parses all files of Go.

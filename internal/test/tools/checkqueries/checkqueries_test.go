@@ -13,6 +13,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestCheck(t *testing.T) {
@@ -49,9 +50,7 @@ func TestCheck(t *testing.T) {
 		}
 		check(t, os.WriteFile(filepath.Join(dir, "q.sql.go"), []byte(code), 0o644))
 		problems := leasetest.Got(Check([]string{dir}, dir))(t)
-		if !slices.EqualFunc(problems, test.want, strings.Contains) {
-			t.Errorf("%s: %q, want %q", name, problems, test.want)
-		}
+		testdb.ErrorIf(t, !slices.EqualFunc(problems, test.want, strings.Contains), "%s: %q, want %q", name, problems, test.want)
 	}
 }
 
@@ -104,9 +103,7 @@ func TestPoints(t *testing.T) {
 	}
 	script := leasetest.Got(os.ReadFile(filepath.Join(root, "schema/mysql/0005_procedures.sql")))(t)
 	lockstep, _, found := strings.Cut(string(script), "-- +goose StatementBegin\nDROP PROCEDURE IF EXISTS lockstep_program_2")
-	if !found {
-		t.Error("there is no lockstep_program_2, behind which the statements are the program's")
-	}
+	testdb.ErrorIf(t, !found, "there is no lockstep_program_2, behind which the statements are the program's")
 	leasetest.Wants(t, "the procedures run in callers' transactions, and have what is no point", keys.Script(lockstep), nil)
 }
 
@@ -130,9 +127,7 @@ func TestTextsArePlaced(t *testing.T) {
 		}
 	}
 	for _, name := range slices.Concat(partsOf, elsewhere) {
-		if !slices.Contains(found, name) {
-			t.Errorf("internal/rawsql has no text %s", name)
-		}
+		testdb.ErrorIf(t, !slices.Contains(found, name), "internal/rawsql has no text %s", name)
 	}
 	// The commands' statements run on connections of their own: package ops.
 	for _, dir := range []string{"txlock", "locksqlc", "lockgorm", "lockhttp", "internal/guard", "internal/session", "internal/bridge", "internal/idempotent", "internal/retry", "internal/fault", "internal/holderlookup"} {
@@ -237,13 +232,11 @@ func TestPoint(t *testing.T) {
 		"SELECT a FROM one WHERE name = 'x": false,
 		"SELECT (a FROM one WHERE name = ?": false,
 	} {
-		if err := keys.Point(statement); (err == nil) != point {
-			t.Errorf("%s: %v, want a point: %t", statement, err, point)
-		}
+		err := keys.Point(statement)
+		testdb.ErrorIf(t, (err == nil) != point, "%s: %v, want a point: %t", statement, err, point)
 	}
-	if err := keys.Script("CREATE PROCEDURE p(a INT) BEGIN IF a THEN UPDATE one SET a = 1 WHERE name = p_a; ELSE SELECT a FROM one; END IF; END;"); err == nil {
-		t.Error("a range in a procedure passes")
-	}
+	err := keys.Script("CREATE PROCEDURE p(a INT) BEGIN IF a THEN UPDATE one SET a = 1 WHERE name = p_a; ELSE SELECT a FROM one; END IF; END;")
+	testdb.ErrorIf(t, err == nil, "a range in a procedure passes")
 }
 
 // TestChangesAreCounted: MariaDB answers OK, with no changed row, to an UPDATE or DELETE that KILL
@@ -271,9 +264,7 @@ func TestPlaces(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "q.sql")
 		check(t, os.WriteFile(file, []byte(text), 0o644))
 		queries, err := Places(file)
-		if (err == nil) != ok || ok && !queries["One"].InCallers {
-			t.Errorf("%q: %v, %v", text, queries, err)
-		}
+		testdb.ErrorIf(t, (err == nil) != ok || ok && !queries["One"].InCallers, "%q: %v, %v", text, queries, err)
 	}
 }
 
@@ -316,7 +307,5 @@ func TestOwnIDIsNotRead(t *testing.T) {
 	}
 	slices.Sort(found)
 	want := slices.Sorted(slices.Values(ownID))
-	if !slices.Equal(found, want) {
-		t.Errorf("LAST_INSERT_ID() is set and read within %v, want only within %v", found, want)
-	}
+	testdb.ErrorIf(t, !slices.Equal(found, want), "LAST_INSERT_ID() is set and read within %v, want only within %v", found, want)
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 const (
@@ -109,9 +110,8 @@ func anchors(text string) (all []string) {
 // TestReadmeIsShort counts the words of the README, those of its code included.
 func TestReadmeIsShort(t *testing.T) {
 	t.Parallel()
-	if n := words(read(t, "README.md")); n > readmeWords {
-		t.Errorf("README.md has %d words; at most %d are read", n, readmeWords)
-	}
+	n := words(read(t, "README.md"))
+	testdb.ErrorIf(t, n > readmeWords, "README.md has %d words; at most %d are read", n, readmeWords)
 }
 
 // TestDocsAreShort counts as wc -w does, so that what a page says can be kept true.
@@ -124,13 +124,10 @@ func TestDocsAreShort(t *testing.T) {
 		}
 		n := len(strings.Fields(text))
 		all += n
-		if most := map[string]int{"docs/operations.md": 2400, "docs/reference/settings.md": 1100}[name]; most > 0 && n > most {
-			t.Errorf("%s has %d words, at most %d are read", name, n, most)
-		}
+		most := map[string]int{"docs/operations.md": 2400, "docs/reference/settings.md": 1100}[name]
+		testdb.ErrorIf(t, most > 0 && n > most, "%s has %d words, at most %d are read", name, n, most)
 	}
-	if all > 45000 {
-		t.Errorf("docs has %d words; at most 45,000 can be kept true", all)
-	}
+	testdb.ErrorIf(t, all > 45000, "docs has %d words; at most 45,000 can be kept true", all)
 }
 
 var word = regexp.MustCompile(`\S*[\p{L}\p{N}]\S*`)
@@ -146,9 +143,8 @@ func TestSentences(t *testing.T) {
 			continue
 		}
 		for _, s := range sentences(text) {
-			if n := words(s); n > sentenceWords {
-				t.Errorf("%s has a sentence of %d words, at most %d can be followed:\n%s", name, n, sentenceWords, s)
-			}
+			n := words(s)
+			testdb.ErrorIf(t, n > sentenceWords, "%s has a sentence of %d words, at most %d can be followed:\n%s", name, n, sentenceWords, s)
 		}
 	}
 }
@@ -199,9 +195,7 @@ func TestNames(t *testing.T) {
 				continue // a sentence
 			}
 			for each := range strings.FieldsSeq(targets) {
-				if !strings.Contains(each, "=") && !strings.Contains(makefile, "\n"+each+":") {
-					t.Errorf("%s: the Makefile has no %s", name, each)
-				}
+				testdb.ErrorIf(t, !strings.Contains(each, "=") && !strings.Contains(makefile, "\n"+each+":"), "%s: the Makefile has no %s", name, each)
 			}
 		}
 	}
@@ -262,9 +256,7 @@ func TestErrors(t *testing.T) {
 func TestBadges(t *testing.T) {
 	t.Parallel()
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "go.mod"))[1]
-	if !strings.Contains(read(t, "README.md"), "badge/Go-"+version+"%2B") {
-		t.Errorf("README.md has no badge of Go %s", version)
-	}
+	testdb.ErrorIf(t, !strings.Contains(read(t, "README.md"), "badge/Go-"+version+"%2B"), "README.md has no badge of Go %s", version)
 }
 
 var check = leasetest.Must
@@ -317,8 +309,6 @@ func TestWrongPages(t *testing.T) {
 		{strings.Join(tooLong(strings.Repeat("很长", 31)), ""), "a sentence has 62 characters"},
 	} {
 		said, want := test[0], test[1]
-		if (want == "") != (said == "") || !strings.Contains(said, want) {
-			t.Errorf("%d: it says %q, want %q", i, said, want)
-		}
+		testdb.ErrorIf(t, (want == "") != (said == "") || !strings.Contains(said, want), "%d: it says %q, want %q", i, said, want)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 var update = flag.Bool("update", false, "copy the blocks of code from English pages to Chinese ones")
@@ -29,9 +31,7 @@ func TestChinese(t *testing.T) {
 			continue
 		}
 		pairs++
-		if texts[english] == "" {
-			t.Errorf("%s has no page %s", name, english)
-		}
+		testdb.ErrorIf(t, texts[english] == "", "%s has no page %s", name, english)
 		if *update {
 			if text = withBlocks(texts[english], text); text != texts[name] {
 				check(t, os.WriteFile(filepath.Join(root, filepath.FromSlash(name)), []byte(text), 0o644))
@@ -41,9 +41,7 @@ func TestChinese(t *testing.T) {
 			t.Errorf("%s and %s: %s", english, name, wrong)
 		}
 	}
-	if pairs < 10 {
-		t.Errorf("%d pages are in Chinese", pairs)
-	}
+	testdb.ErrorIf(t, pairs < 10, "%d pages are in Chinese", pairs)
 }
 
 // inEnglish returns the name of the page that a page in Chinese is a translation of, and any
@@ -195,9 +193,7 @@ func TestDiagrams(t *testing.T) {
 		t.Fatalf("%d pictures, %v", len(pictures), err)
 	}
 	sources, _ := filepath.Glob(filepath.Join(root, "docs", "diagrams", "*.[dt]*"))
-	if len(sources) != len(pictures) {
-		t.Errorf("%d pictures of %d texts", len(pictures), len(sources))
-	}
+	testdb.ErrorIf(t, len(sources) != len(pictures), "%d pictures of %d texts", len(pictures), len(sources))
 	label := regexp.MustCompile(`"([^"]+)"`)
 	for _, source := range sources {
 		name, _ := filepath.Rel(root, source)
@@ -212,9 +208,7 @@ func TestDiagrams(t *testing.T) {
 			shown = append(shown, strings.Split(match[1], `\n`)...)
 		}
 		for _, words := range shown {
-			if !strings.Contains(picture, words) {
-				t.Errorf("%s has %q, its picture has not: run docs/diagrams/draw.sh", name, words)
-			}
+			testdb.ErrorIf(t, !strings.Contains(picture, words), "%s has %q, its picture has not: run docs/diagrams/draw.sh", name, words)
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // vocabulary are words that this project once used in its own way, with what to write.
@@ -145,8 +147,6 @@ func TestExamples(t *testing.T) {
 				}
 			}
 		}
-		if verbs < 4 {
-			t.Errorf("%s has %d verbs", pkg, verbs)
-		}
+		testdb.ErrorIf(t, verbs < 4, "%s has %d verbs", pkg, verbs)
 	}
 }

@@ -53,9 +53,7 @@ func TestParts(t *testing.T) {
 	}
 	for part, commands := range tests {
 		for _, text := range []string{"TestGolden", "TestSuite|", "TestRouter", "TestNoUpdateIsLost", "/internal/test/tools/docs"} { // the last has one goroutine
-			if strings.Contains(commands, text) {
-				t.Errorf("%s names %s", part, text)
-			}
+			testdb.ErrorIf(t, strings.Contains(commands, text), "%s names %s", part, text)
 		}
 	}
 	leasetest.Says(t, "the checks of the source", commandsOf(t, "verify", "source")["source"], "TestGolden")

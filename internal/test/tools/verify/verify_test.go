@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 var must = leasetest.Must
@@ -46,11 +47,7 @@ func TestClock(t *testing.T) {
 	for _, file := range files {
 		text := leasetest.Got(os.ReadFile(file))(t)
 		expanded := expand.Replace(string(text))
-		if strings.Contains(expanded, clock) || strings.Contains(expanded, clockAfterWait) {
-			t.Errorf("%s: a name of the clock is left", file)
-		}
-		if fold.Replace(expanded) != string(text) {
-			t.Errorf("%s spells the clock out: run make generate", file)
-		}
+		testdb.ErrorIf(t, strings.Contains(expanded, clock) || strings.Contains(expanded, clockAfterWait), "%s: a name of the clock is left", file)
+		testdb.ErrorIf(t, fold.Replace(expanded) != string(text), "%s spells the clock out: run make generate", file)
 	}
 }
