@@ -22,8 +22,9 @@ var (
 // of its scheduler. Its methods may be called from any goroutine.
 type Elector struct {
 	end     context.CancelFunc
-	settled chan struct{} // closed when somebody leads, or that can't be found out
-	ended   chan struct{} // closed when this process takes part no more, for the reason err
+	found   context.CancelFunc // ends the search for the first leader
+	settled chan struct{}      // closed when this process leads, another one does, or that can't be found out
+	ended   chan struct{}      // closed when this process takes part no more, for the reason err
 	err     error
 
 	mu  sync.Mutex
@@ -44,7 +45,8 @@ type reign struct {
 // long its tasks may continue when it can't lead any more (elect.Grace).
 func NewElector(election *elect.Election) *Elector {
 	ctx, end := context.WithCancel(context.Background())
-	e := &Elector{end: end, settled: make(chan struct{}), ended: make(chan struct{})}
+	searching, found := context.WithCancel(ctx)
+	e := &Elector{end: end, found: found, settled: make(chan struct{}), ended: make(chan struct{})}
 	if election == nil {
 		e.err = errors.New("lockgocron: NewElector needs an *elect.Election, got nil")
 		close(e.settled)
@@ -61,8 +63,8 @@ func NewElector(election *elect.Election) *Elector {
 	}()
 	go func() {
 		defer close(e.settled)
-		for _, err := range election.Observe(ctx) {
-			if !errors.Is(err, elect.ErrNoLeader) {
+		for leader, err := range election.Observe(searching) {
+			if !leader.Own && !errors.Is(err, elect.ErrNoLeader) { // its own term begins with lead
 				return
 			}
 		}
@@ -76,6 +78,7 @@ func (e *Elector) lead(ctx context.Context, term *elect.Term) error {
 	e.mu.Lock()
 	e.now = r
 	e.mu.Unlock()
+	e.found()
 	<-ctx.Done()
 	e.mu.Lock()
 	e.now = nil

@@ -94,12 +94,12 @@ type node struct {
 }
 
 // newNode starts a process.
-func newNode(t *testing.T, engine testdb.Engine, key txlock.Key) *node {
+func newNode(t *testing.T, engine testdb.Engine, key txlock.Key, options ...elect.Option) *node {
 	t.Helper()
 	n := new(node)
 	_, n.leases = jobtest.Node(t, engine)
 	var err error
-	n.election, err = elect.New(n.leases, key, elect.TTL(6*time.Second), elect.Grace(3*time.Second))
+	n.election, err = elect.New(n.leases, key, append(options, elect.TTL(6*time.Second), elect.Grace(3*time.Second))...)
 	jobtest.Must(t, err)
 	n.Elector = lockgocron.NewElector(n.election)
 	t.Cleanup(func() { jobtest.Must(t, n.Close(context.Background())) })
@@ -155,6 +155,26 @@ func TestElectorOnce(t *testing.T) {
 		}
 		jobtest.Await(func() bool { return ran.Load() > 0 && refused.Load() > 1 })
 		testdb.ErrorIf(t, ran.Load() != 1 || refused.Load() != 2, "%d have run it, %d not", ran.Load(), refused.Load())
+	})
+}
+
+// TestOwnTermToCome proves that a task waits for the term that its process has been granted, and
+// that hasn't begun: no other process runs it.
+func TestOwnTermToCome(t *testing.T) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+		made, early := make(chan *node, 1), make(chan error, 1)
+		n := newNode(t, engine, txlock.Named("gocron:"+rand.Text()), elect.Observe(func(_ context.Context, e elect.Event) {
+			if e.Kind == elect.Elected {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				early <- (<-made).IsLeader(ctx)
+			}
+		}))
+		made <- n
+		wantError(t, "IsLeader before the term", <-early, context.DeadlineExceeded)
+		leader, err := n.election.Leader(t.Context())
+		testdb.ErrorIf(t, err != nil || !leader.Own, "the leader is %+v, %v", leader, err)
+		jobtest.Must(t, n.IsLeader(t.Context()))
 	})
 }
 

@@ -39,6 +39,7 @@ type Election struct {
 
 	mu      sync.Mutex
 	running bool
+	owner   string        // of what Run acquires now, or has acquired last
 	term    *Term         // that this process leads
 	changed chan struct{} // closed when that changes
 }

@@ -17,6 +17,7 @@ type Leader struct {
 	Token     uint64        // of its term
 	Since     time.Time     // when the term began, by the server's clock
 	Remaining time.Duration // until the term expires if the leader doesn't renew it
+	Own       bool          // the Election that returns it leads, or is about to
 }
 
 // Leader queries the server for the leader. A leader that has crashed, was stopped or is cut off
@@ -30,7 +31,9 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	case !info.Held:
 		return Leader{}, fmt.Errorf("%w: %q", ErrNoLeader, e.key)
 	}
-	return Leader{Instance: info.Label, Token: info.Token, Since: info.Since, Remaining: info.Remaining}, nil
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return Leader{Instance: info.Label, Token: info.Token, Since: info.Since, Remaining: info.Remaining, Own: info.Owner == e.owner}, nil
 }
 
 // Observe yields the current leader, and then each change, until the context ends: the leader,

@@ -150,6 +150,9 @@ func (c *candidate) standBy(ctx context.Context) (*lease.Lease, error) {
 		return nil, fmt.Errorf("elect: make an identifier: %w", err)
 	}
 	owned, note := lease.WithOwner(ctx, id.String()), lease.WithLabel(c.by)
+	c.mu.Lock()
+	c.owner = id.String()
+	c.mu.Unlock()
 	// Who leads has had the grace to commit: its transactions end with its term.
 	waiting, options := owned, []lease.AcquireOption{lease.TTL(c.ttl), lease.GuardGrace(0), note}
 	switch err := c.takeSlot(owned, note); {
