@@ -78,9 +78,7 @@ func TestReadmeIsItsFiles(t *testing.T) {
 	for _, page := range shown {
 		for _, block := range fileBlock.FindAllStringSubmatch(read(t, page), -1) {
 			texts[block[1]] = block[2]
-			if read(t, filepath.Join(files, block[1])) != block[2] {
-				t.Errorf("%s has another text than %s", page, filepath.Join(files, block[1]))
-			}
+			testdb.ErrorIf(t, read(t, filepath.Join(files, block[1])) != block[2], "%s has another text than %s", page, filepath.Join(files, block[1]))
 		}
 	}
 	programs, err := filepath.Glob(filepath.Join(files, "*", "main.go"))

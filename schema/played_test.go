@@ -155,9 +155,8 @@ func TestCheckFailsWithServer(t *testing.T) {
 			}
 			until := server.steps()[:i+1]
 			until[i].err = errCold
-			if err := play(t, until); !errors.Is(err, errCold) || !strings.HasPrefix(err.Error(), "schema: ") {
-				t.Errorf("after %q: Check: %v", s.text, err)
-			}
+			err := play(t, until)
+			testdb.ErrorIf(t, !errors.Is(err, errCold) || !strings.HasPrefix(err.Error(), "schema: "), "after %q: Check: %v", s.text, err)
 		}
 	}
 }

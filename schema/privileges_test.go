@@ -27,8 +27,7 @@ func grants(t *testing.T, db *testdb.DB, statements ...string) {
 	}
 }
 
-// TestCheckFindsMissingPrivileges revokes privileges on tables and columns, and grants
-// them by wildcard and by role.
+// TestCheckFindsMissingPrivileges revokes privileges on tables and columns, and grants them by wildcard and by role.
 func TestCheckFindsMissingPrivileges(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
@@ -71,7 +70,7 @@ func TestCheckFindsMissingPrivileges(t *testing.T) {
 		grants(t, db, "GRANT "+role+" TO %s", byDefault)
 		byRole := db.Connect(t)
 		demand(t, schema.Check(t.Context(), byRole), nil)
-		equal(t, "rows that Check has made", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"), 0)
+		leasetest.Equal(t, "rows that Check has made", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"), 0)
 	})
 }
 
@@ -98,7 +97,7 @@ func TestFix(t *testing.T) {
 			"GRANT SELECT, INSERT, UPDATE, DELETE ON `" + db.Name() + "`.lockstep_leases TO " + account,
 			"GRANT SELECT, INSERT, UPDATE, DELETE ON `" + db.Name() + "`.lockstep_jobs TO " + account,
 		}, "; ")
-		equal(t, "Fix", schema.Fix(schema.Check(t.Context(), pool)), want)
+		leasetest.Equal(t, "Fix", schema.Fix(schema.Check(t.Context(), pool)), want)
 		db.Exec(t, "DROP TABLE lockstep_once")
 		for what, err := range map[string]error{"Install": schema.Install(t.Context(), pool), "InstallViews": schema.InstallViews(t.Context(), pool)} {
 			fix := schema.Fix(err)
@@ -106,7 +105,7 @@ func TestFix(t *testing.T) {
 				t.Errorf("%s: %v, fix %q", what, err, fix)
 			}
 		}
-		equal(t, "Fix of no finding", schema.Fix(nil)+schema.Fix(errors.New("another")), "")
+		leasetest.Equal(t, "Fix of no finding", schema.Fix(nil)+schema.Fix(errors.New("another")), "")
 	})
 }
 
@@ -147,7 +146,7 @@ func TestFixOfUnseenTables(t *testing.T) {
 		grants(t, db, "GRANT DELETE ON `"+db.Name()+"`.* TO %s")
 		before = checked()
 		demand(t, before, schema.ErrTable)
-		equal(t, "Fix for a user who may use the table", schema.Fix(before), "lockstep install")
+		leasetest.Equal(t, "Fix for a user who may use the table", schema.Fix(before), "lockstep install")
 	})
 }
 
@@ -179,12 +178,10 @@ func TestProceduresOfFile(t *testing.T) {
 	t.Parallel()
 	text := leasetest.Got(fs.ReadFile(schema.FS, "mysql/0005_procedures.sql"))(t)
 	got := leasetest.Got(schema.Procedures())(t)
-	equal(t, "statements, two for each procedure", len(got), 2*len(procedures))
+	leasetest.Equal(t, "statements, two for each procedure", len(got), 2*len(procedures))
 	for i := 0; i+1 < len(got); i += 2 {
 		name, ok := strings.CutPrefix(got[i], "DROP PROCEDURE IF EXISTS ")
-		if !ok || !strings.HasPrefix(got[i+1], "CREATE PROCEDURE "+name+"(") {
-			t.Errorf("%s is followed by %s", got[i], got[i+1])
-		}
+		testdb.ErrorIf(t, !ok || !strings.HasPrefix(got[i+1], "CREATE PROCEDURE "+name+"("), "%s is followed by %s", got[i], got[i+1])
 		if strings.Contains(got[i+1], "--") || strings.Contains(got[i+1], "\"") {
 			t.Errorf("%s has a comment, which some tools cut out, or a quote, which the server may read otherwise", name)
 		}
@@ -193,8 +190,8 @@ func TestProceduresOfFile(t *testing.T) {
 	for _, statement := range got {
 		rest = strings.Replace(rest, statement+";\n", "", 1)
 	}
-	equal(t, "lines with +goose, two for each statement: goose takes any other for an error", strings.Count(rest, "+goose"), 2*len(got))
-	equal(t, "left over", regexp.MustCompile(`(?m)^(--.*)?\n`).ReplaceAllString(rest, ""), "")
+	leasetest.Equal(t, "lines with +goose, two for each statement: goose takes any other for an error", strings.Count(rest, "+goose"), 2*len(got))
+	leasetest.Equal(t, "left over", regexp.MustCompile(`(?m)^(--.*)?\n`).ReplaceAllString(rest, ""), "")
 }
 
 // TestInstallProcedures installs procedures, on one database, as a user who may not make them or not call
@@ -237,14 +234,14 @@ func withoutRoutines(t *testing.T, db *testdb.DB) {
 // processes at once.
 func replacesOthers(t *testing.T, db *testdb.DB) {
 	t.Helper()
-	equal(t, "procedures", int(number(t, db.Admin(), countProcedures)), len(procedures))
+	leasetest.Equal(t, "procedures", int(number(t, db.Admin(), countProcedures)), len(procedures))
 	for _, name := range procedures {
 		grants(t, db, "GRANT EXECUTE ON PROCEDURE "+name+" TO %s") // which DROP would revoke
 	}
 	const granted = "SELECT COUNT(*) FROM mysql.procs_priv WHERE db = DATABASE()"
 	before := number(t, db.Admin(), granted)
 	install(t, db)
-	equal(t, "grants, which are lost where Install has made the procedures anew", number(t, db.Admin(), granted), before)
+	leasetest.Equal(t, "grants, which are lost where Install has made the procedures anew", number(t, db.Admin(), granted), before)
 	db.Exec(t, "DROP PROCEDURE lockstep_lock_1")
 	db.Exec(t, "CREATE PROCEDURE lockstep_lock_1() SELECT 'of another version'")
 	db.Exec(t, "DROP PROCEDURE lockstep_try_1")

@@ -33,12 +33,6 @@ func number(t *testing.T, on testdb.Queryer, query string) (n int64) {
 	return n
 }
 
-// equal demands a value.
-func equal[T comparable](t *testing.T, what string, got, want T) {
-	t.Helper()
-	testdb.ErrorIf(t, got != want, "%s: %v, want %v", what, got, want)
-}
-
 var check, wants = leasetest.Must, leasetest.Wants
 
 // second is the error of a call whose other result plays no part.
@@ -73,7 +67,7 @@ func TestInstall(t *testing.T) {
 			"SELECT COUNT(*) = 0 FROM lockstep_once",
 			"SELECT COUNT(*) = 0 FROM lockstep_jobs",
 		} {
-			equal(t, filled, number(t, db.Admin(), filled), 1)
+			leasetest.Equal(t, filled, number(t, db.Admin(), filled), 1)
 		}
 
 		besideHolder(t, db)
@@ -96,7 +90,7 @@ func TestInstall(t *testing.T) {
 			"SELECT COUNT(*) = 1 FROM lockstep_once WHERE name = 'paid' AND LENGTH(result) = 70000 AND done_us = 4711",
 			"SELECT COUNT(*) = 1 FROM lockstep_jobs WHERE name = 'report' AND done_us = 1",
 		} {
-			equal(t, "after the second Install: "+kept, number(t, db.Admin(), kept), 1)
+			leasetest.Equal(t, "after the second Install: "+kept, number(t, db.Admin(), kept), 1)
 		}
 		demand(t, schema.Check(t.Context(), db.Admin()), nil)
 		db.Exec(t, "UPDATE lockstep_centers SET slot = 70000 WHERE slot = 4711")
@@ -136,7 +130,7 @@ func TestStatements(t *testing.T) {
 		t.Fatalf("%d statements, the files have %d", len(got), len(want))
 	}
 	for i := range got {
-		equal(t, "a statement", got[i], want[i])
+		leasetest.Equal(t, "a statement", got[i], want[i])
 		if !strings.HasPrefix(got[i], "CREATE TABLE IF NOT EXISTS lockstep_") && !strings.HasPrefix(got[i], "INSERT IGNORE INTO lockstep_") {
 			t.Errorf("statement %d can't be repeated: %s", i, got[i])
 		}
@@ -220,8 +214,7 @@ func isFound(t *testing.T, err error, says []string) {
 	}
 }
 
-// TestUnknownVariable: a variable in the data source name that the server doesn't know is that, and
-// no other engine.
+// TestUnknownVariable: a variable in the data source name that the server doesn't know is that, and no other engine.
 func TestUnknownVariable(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		pool := testdb.Open(t, engine).Connect(t, func(cfg *mysql.Config) { cfg.Params = map[string]string{"max_statement_tim": "1"} })
@@ -404,7 +397,7 @@ func proceduresUnderBinlog(t *testing.T, db *testdb.DB) {
 		for _, level := range []string{"", "READ COMMITTED", "SERIALIZABLE"} {
 			text := takes(t, db, format, level, "INSERT INTO lockstep_locks VALUES ('text', 0, '', 0, 0) ON DUPLICATE KEY UPDATE token = token + 1")
 			call := takes(t, db, format, "", "CALL lockstep_lock_1('"+level+"', 'call', NULL, 'me', 1)")
-			equal(t, format+", "+level+": what the procedure is answered, beside the statement", call, text)
+			leasetest.Equal(t, format+", "+level+": what the procedure is answered, beside the statement", call, text)
 		}
 	}
 }

@@ -101,9 +101,8 @@ func TestSkipAndDelay(t *testing.T) {
 			others.Wait()
 			close(skipped)
 			group.Wait()
-			if want := map[string]int64{"Skip": 1, "Delay": 3}[name]; r.all.Load() != want || r.beside.Load() > 0 {
-				t.Errorf("%s: %d runs, %d beside another; want %d", name, r.all.Load(), r.beside.Load(), want)
-			}
+			want := map[string]int64{"Skip": 1, "Delay": 3}[name]
+			testdb.ErrorIf(t, r.all.Load() != want || r.beside.Load() > 0, "%s: %d runs, %d beside another; want %d", name, r.all.Load(), r.beside.Load(), want)
 		}
 	})
 }
@@ -115,9 +114,7 @@ func TestPanic(t *testing.T) {
 		key := txlock.Named("cron:" + rand.Text())
 		wrapped := lockcron.Once(t.Context(), jobs, key, job.Every(time.Hour), cron.DiscardLogger)(cron.FuncJob(func() { panic("oh") }))
 		func() {
-			defer func() {
-				testdb.ErrorIf(t, recover() != "oh", "the panic is gone")
-			}()
+			defer func() { testdb.ErrorIf(t, recover() != "oh", "the panic is gone") }()
 			wrapped.Run()
 		}()
 		s, err := jobs.Status(t.Context(), key)

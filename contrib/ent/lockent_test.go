@@ -142,8 +142,6 @@ func TestWhatIsRefused(t *testing.T) {
 			return inner.Commit()
 		}))
 	})
-	defer func() {
-		testdb.ErrorIf(t, recover() == nil, "Driver(nil) returns")
-	}()
+	defer func() { testdb.ErrorIf(t, recover() == nil, "Driver(nil) returns") }()
 	lockent.Driver(nil)
 }

@@ -31,9 +31,8 @@ type wrong struct {
 
 func (w wrong) Now() time.Time { return w.Clock.Now().Add(w.by) }
 
-// TestLocker proves that a job of a millisecond runs once a tick on three schedulers whose
-// clocks are 100 ms apart, by a crontab line and by a duration, also under the key of a
-// namespace.
+// TestLocker proves that a job of a millisecond runs once a tick on three schedulers whose clocks are 100 ms apart,
+// by a crontab line and by a duration, also under the key of a namespace.
 func TestLocker(t *testing.T) {
 	t.Parallel()
 	const every = 2 * time.Second
@@ -76,9 +75,8 @@ func TestLocker(t *testing.T) {
 					jobtest.Must(t, s.Shutdown())
 				}
 				begun.Check(t, least, int(ran.Load()))
-				if status, err := jobs.Status(t.Context(), key); err != nil || status.Done.IsZero() {
-					t.Errorf("the table says %+v, %v", status, err)
-				}
+				status, err := jobs.Status(t.Context(), key)
+				testdb.ErrorIf(t, err != nil || status.Done.IsZero(), "the table says %+v, %v", status, err)
 			})
 		}
 	}

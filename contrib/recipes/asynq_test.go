@@ -83,9 +83,8 @@ func atSecondInstants(t *testing.T, engine testdb.Engine, fn job.Func, tasks fun
 	jobtest.Await(func() bool { return tasks() >= least })
 	cancel()
 	for range 3 {
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		err := <-ended
+		testdb.ErrorIf(t, !errors.Is(err, context.Canceled), "%v", err)
 	}
 	begun.Check(t, least, tasks())
 

@@ -14,26 +14,19 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-// eachEngine runs a test on every engine, with the DSN of an administrator.
-func eachEngine(t *testing.T, test func(t *testing.T, engine, dsn string)) {
-	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
-		test(t, string(engine), testdb.Shared(t, engine).Config().FormatDSN())
-	})
-}
-
 // small has a stock that can't be divided evenly, so that rests have to be collected.
 var small = config{buyers: 40, connections: 12, stock: 211, most: 7, takes: time.Millisecond, segments: []int{1, 4, 16}}
 
 // TestSalesSellTheStock proves that every sale sells its stock to the last item and no item twice, that rests are
 // collected from several segments, and that the table and the chart say so.
 func TestSalesSellTheStock(t *testing.T) {
-	eachEngine(t, func(t *testing.T, engine, dsn string) {
-		variable := "LOCKSTEP_" + strings.ToUpper(engine) + "_DSN"
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+		variable := "LOCKSTEP_" + strings.ToUpper(string(engine)) + "_DSN"
 		directory := t.TempDir()
 		var out bytes.Buffer
 		err := start(t.Context(), small, func(name string) string {
 			if name == variable {
-				return dsn
+				return testdb.Shared(t, engine).Config().FormatDSN()
 			}
 			return ""
 		}, directory, &out)
@@ -46,11 +39,10 @@ func TestSalesSellTheStock(t *testing.T) {
 			t.Fatalf("%d lines", len(lines))
 		}
 		for i, segments := range []string{"1", "4", "16"} {
-			if columns := strings.Fields(lines[2+i]); len(columns) != 6 || columns[0] != segments || columns[1] != "211" {
-				t.Errorf("line %q", lines[2+i])
-			}
+			columns := strings.Fields(lines[2+i])
+			testdb.ErrorIf(t, len(columns) != 6 || columns[0] != segments || columns[1] != "211", "line %q", lines[2+i])
 		}
-		drawing := leasetest.Got(os.ReadFile(filepath.Join(directory, "flashsale-"+engine+".svg")))(t)
+		drawing := leasetest.Got(os.ReadFile(filepath.Join(directory, "flashsale-"+string(engine)+".svg")))(t)
 		bars := bytes.Count(drawing, []byte("<rect")) - 1 // the ground
 		testdb.ErrorIf(t, bars != len(small.segments), "%d bars in\n%s", bars, drawing)
 	})

@@ -84,8 +84,7 @@ func TestMetrics(t *testing.T) {
 func scrape(t *testing.T, url string) map[string]string {
 	t.Helper()
 	samples := make(map[string]string)
-	response, err := http.Get(url + "/metrics")
-	leasetest.Must(t, err)
+	response := leasetest.Got(http.Get(url + "/metrics"))(t)
 	defer func() { _ = response.Body.Close() }()
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() {
@@ -311,9 +310,7 @@ func checkQueries(t *testing.T, emitted map[string]string) {
 	// What alerts_test.yaml has records of is invented, but what the others choose is not.
 	for _, query := range queries[:len(queries)-1] {
 		for _, pair := range aMatcher.FindAllStringSubmatch(query, -1) {
-			if !known[pair[1]+"="+pair[2]] {
-				t.Errorf("nothing emits %s, for which this asks: %s", pair[0], query)
-			}
+			testdb.ErrorIf(t, !known[pair[1]+"="+pair[2]], "nothing emits %s, for which this asks: %s", pair[0], query)
 		}
 	}
 	testdb.ErrorIf(t, len(queries) < 20 || len(metrics) < 16, "%d queries and %d metrics", len(queries), len(metrics))

@@ -9,16 +9,11 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-// eachEngine runs a test on every engine, with the DSN of an administrator.
-func eachEngine(t *testing.T, test func(t *testing.T, dsn string)) {
-	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Shared(t, engine).Config().FormatDSN()) })
-}
-
 // TestExample proves that each payment is made once and each message counts once, although both come several times.
 func TestExample(t *testing.T) {
-	eachEngine(t, func(t *testing.T, dsn string) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		var out bytes.Buffer
-		b, err := onServer(t.Context(), dsn, &out)
+		b, err := onServer(t.Context(), testdb.Shared(t, engine).Config().FormatDSN(), &out)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out.String())
 		}

@@ -15,15 +15,9 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 // small is the demo in the size of a test.
 var small = config{buyers: 16, products: 4, items: 15}
 
-// eachServer runs a test on every engine.
-func eachServer(t *testing.T, test func(t *testing.T, s server)) {
-	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
-		test(t, server{string(engine), testdb.Shared(t, engine).Config().FormatDSN()})
-	})
-}
-
 func TestDemo(t *testing.T) {
-	eachServer(t, func(t *testing.T, s server) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+		s := server{string(engine), testdb.Shared(t, engine).Config().FormatDSN()}
 		var out bytes.Buffer
 		results := leasetest.Got(demo(t.Context(), small, []server{s}, &progress{out: &out}))(t)
 		if len(results) != len(ways) {

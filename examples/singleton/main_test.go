@@ -19,17 +19,12 @@ func TestMain(m *testing.M) {
 	testdb.Main(m)
 }
 
-// eachEngine runs a test on every engine, with the DSN of an administrator.
-func eachEngine(t *testing.T, test func(t *testing.T, dsn string)) {
-	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Shared(t, engine).Config().FormatDSN()) })
-}
-
 // TestExample proves that every item is planned and done exactly once although the leader is killed, that another
 // takes over within the time to live, that all processes work, and that the timeline says so.
 func TestExample(t *testing.T) {
-	eachEngine(t, func(t *testing.T, dsn string) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		var out bytes.Buffer
-		h, err := onServer(t.Context(), whole, dsn, &out)
+		h, err := onServer(t.Context(), whole, testdb.Shared(t, engine).Config().FormatDSN(), &out)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out.String())
 		}
@@ -38,9 +33,7 @@ func TestExample(t *testing.T) {
 		d := h.takeOver()
 		testdb.ErrorIf(t, d > whole.ttl+slack, "taken over after %v, the time to live is %v", d, whole.ttl)
 		for i, turn := range h.turns {
-			if i > 0 && turn.token <= h.turns[i-1].token {
-				t.Errorf("token %d after %d", turn.token, h.turns[i-1].token)
-			}
+			testdb.ErrorIf(t, i > 0 && turn.token <= h.turns[i-1].token, "token %d after %d", turn.token, h.turns[i-1].token)
 		}
 		leaders := make(map[string]bool)
 		for _, p := range h.plan {

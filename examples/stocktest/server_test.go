@@ -36,11 +36,9 @@ func unlessSoldOut(err error) error {
 // onServers runs a test on every server, with 20 pieces of product 7.
 func onServers(t *testing.T, test func(t *testing.T, db *sql.DB)) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
-		database, err := scratch.New(t.Context(), testdb.Shared(t, engine).Config().FormatDSN(), ddl)
-		must(t, err)
+		database := leasetest.Got(scratch.New(t.Context(), testdb.Shared(t, engine).Config().FormatDSN(), ddl))(t)
 		t.Cleanup(func() { must(t, database.Drop()) })
-		db, err := locksqlc.Open(database.DSN())
-		must(t, err)
+		db := leasetest.Got(locksqlc.Open(database.DSN()))(t)
 		t.Cleanup(func() { must(t, db.Close()) })
 		must(t, stockdb.New(db).AddProduct(t.Context(), stockdb.AddProductParams{ID: 7, Quantity: 20}))
 		test(t, db)
@@ -58,8 +56,7 @@ func TestSellOnServers(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		left, err := stockdb.New(db).Quantity(t.Context(), 7)
-		must(t, err)
+		left := leasetest.Got(stockdb.New(db).Quantity(t.Context(), 7))(t)
 		leasetest.Equal(t, "left", left, 0)
 	})
 }

@@ -86,8 +86,7 @@ func TestDBResolver(t *testing.T) {
 		db, pools, err := openResolved(primary.AdminDSN(), replica.AdminDSN(), noGoroutine())
 		check(t, err)
 		defer func() { check(t, pools.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() })) }()
-		pool, err := db.DB()
-		check(t, err)
+		pool := leasetest.Got(db.DB())(t)
 		check(t, txlock.CheckGuarded(t.Context(), pool))
 		check(t, schema.Install(t.Context(), pool))
 		primary.Exec(t, "CREATE TABLE stock (id BIGINT PRIMARY KEY, n BIGINT NOT NULL)")
@@ -113,8 +112,7 @@ func TestOnlyAGORMDB(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		ctx := t.Context()
-		db, err := lockgorm.Open(testdb.Open(t, engine).DSN(), noGoroutine())
-		check(t, err)
+		db := leasetest.Got(lockgorm.Open(testdb.Open(t, engine).DSN(), noGoroutine()))(t)
 		pool, err := db.DB()
 		check(t, err)
 		defer func() { check(t, pool.Close()) }()
@@ -141,13 +139,10 @@ func TestOnlyAGORMDB(t *testing.T) {
 func TestUnguarded(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
-		db, err := gorm.Open(mysql.Open(testdb.Open(t, engine).DSN()), noGoroutine())
-		check(t, err)
-		pool, err := db.DB()
-		check(t, err)
-		if _, _, err := wired.NewProgram(db); !errors.Is(err, txlock.ErrUnguarded) {
-			t.Errorf("%s: %v, want ErrUnguarded", engine, err)
-		}
+		db := leasetest.Got(gorm.Open(mysql.Open(testdb.Open(t, engine).DSN()), noGoroutine()))(t)
+		pool := leasetest.Got(db.DB())(t)
+		_, _, err := wired.NewProgram(db)
+		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrUnguarded), "%s: %v, want ErrUnguarded", engine, err)
 		check(t, pool.Close())
 	}
 }

@@ -65,9 +65,7 @@ func TestInterpret(t *testing.T) {
 	} {
 		for _, number := range c.numbers {
 			got := Interpret(answered(number))
-			if !errors.Is(got.Sentinel, c.sentinel) || got.Gone != c.gone || got.OnTimeout != c.onTimeout {
-				t.Errorf("%d means %+v, want %+v", number, got, c)
-			}
+			testdb.ErrorIf(t, !errors.Is(got.Sentinel, c.sentinel) || got.Gone != c.gone || got.OnTimeout != c.onTimeout, "%d means %+v, want %+v", number, got, c)
 			outside, known := Explain("acquire", answered(number)), c.sentinel == nil || errors.Is(c.sentinel, ErrTxDoomed)
 			if !known && !errors.Is(outside, c.sentinel) || errors.Is(outside, ErrTxDoomed) || !strings.HasPrefix(outside.Error(), "acquire: ") {
 				t.Errorf("%d is explained outside of transactions as %v", number, outside)
@@ -76,21 +74,18 @@ func TestInterpret(t *testing.T) {
 			testdb.ErrorIf(t, !errors.Is(inside, ErrTxDoomed), "%d is explained in one as %v", number, inside)
 			for _, rollbackOnTimeout := range []bool{false, true} {
 				doom := Ended(answered(number), session.Server{RollbackOnTimeout: rollbackOnTimeout})
-				if ends := c.gone || c.onTimeout && rollbackOnTimeout; errors.Is(doom, ErrTxDoomed) != ends {
-					t.Errorf("%d (rollback on timeout: %t) dooms: %v, want %t", number, rollbackOnTimeout, doom, ends)
-				}
+				ends := c.gone || c.onTimeout && rollbackOnTimeout
+				testdb.ErrorIf(t, errors.Is(doom, ErrTxDoomed) != ends, "%d (rollback on timeout: %t) dooms: %v, want %t", number, rollbackOnTimeout, doom, ends)
 			}
 		}
 	}
 	for text, want := range map[string]error{"lock wait timeout": ErrWaitTimeout, "something else": nil} { // of TiDB
-		if got := Interpret(&mysql.MySQLError{Number: 1105, Message: text}); !errors.Is(got.Sentinel, want) || got.Gone || got.OnTimeout {
-			t.Errorf("1105, %s, means %+v", text, got)
-		}
+		got := Interpret(&mysql.MySQLError{Number: 1105, Message: text})
+		testdb.ErrorIf(t, !errors.Is(got.Sentinel, want) || got.Gone || got.OnTimeout, "1105, %s, means %+v", text, got)
 	}
 	for _, err := range []error{nil, driver.ErrBadConn, mysql.ErrInvalidConn, context.Canceled, sql.ErrNoRows, sql.ErrTxDone} {
-		if got := Interpret(err); got != (Verdict{}) {
-			t.Errorf("%v means %+v", err, got)
-		}
+		got := Interpret(err)
+		testdb.ErrorIf(t, got != (Verdict{}), "%v means %+v", err, got)
 	}
 }
 
@@ -109,9 +104,8 @@ func TestTransactionOpen(t *testing.T) {
 		{driver.ErrBadConn, true, false, driver.ErrBadConn},
 		{sql.ErrTxDone, false, false, sql.ErrTxDone},
 	} {
-		if open, err := TransactionOpen(c.reply, c.flag); open != c.open || !errors.Is(err, c.err) {
-			t.Errorf("the reply %v with the flag %t tells %t, %v", c.reply, c.flag, open, err)
-		}
+		open, err := TransactionOpen(c.reply, c.flag)
+		testdb.ErrorIf(t, open != c.open || !errors.Is(err, c.err), "the reply %v with the flag %t tells %t, %v", c.reply, c.flag, open, err)
 	}
 }
 
@@ -212,9 +206,7 @@ func TestErrorReachesAll(t *testing.T) {
 	} {
 		err := Of(`lock "k"`, c.err, c.server)
 		for _, sentinel := range sentinels {
-			if errors.Is(err, sentinel) != slices.Contains(c.is, sentinel) {
-				t.Errorf("%v (%+v) is said as %v: is it %v?", c.err, c.server, err, sentinel)
-			}
+			testdb.ErrorIf(t, errors.Is(err, sentinel) != slices.Contains(c.is, sentinel), "%v (%+v) is said as %v: is it %v?", c.err, c.server, err, sentinel)
 		}
 		var before, after *mysql.MySQLError
 		testdb.ErrorIf(t, !errors.Is(err, c.err) || errors.As(c.err, &before) && (!errors.As(err, &after) || after != before), "%v is not in %v", c.err, err)
@@ -236,9 +228,7 @@ func FuzzServerError(f *testing.F) {
 		testdb.ErrorIf(t, !errors.As(err, &cause) || cause != answer || !strings.HasPrefix(err.Error(), "lock: "), "%v became %v", answer, err)
 		verdict := Interpret(err)
 		gone := verdict.Gone || verdict.OnTimeout && rollbackOnTimeout
-		if Retryable(err) != (gone && !errors.Is(err, schema.ErrEngine)) {
-			t.Errorf("%v: retryable %t, rolled back %t", err, Retryable(err), gone)
-		}
+		testdb.ErrorIf(t, Retryable(err) != (gone && !errors.Is(err, schema.ErrEngine)), "%v: retryable %t, rolled back %t", err, Retryable(err), gone)
 		if doomed := Ended(answer, server); (doomed != nil) != gone || doomed != nil && !errors.Is(doomed, ErrTxDoomed) {
 			t.Errorf("%v dooms its transaction: %v, rolled back %t", answer, doomed, gone)
 		}

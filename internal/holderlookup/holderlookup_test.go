@@ -62,9 +62,7 @@ func taking(ctx context.Context, long time.Duration, n int) int {
 // TestNone proves that what isn't asked for costs nothing.
 func TestNone(t *testing.T) {
 	var none *holderlookup.Later[int]
-	if n := testing.AllocsPerRun(100, func() {
-		testdb.ErrorIf(t, none.End() != 0, "nobody has looked")
-	}); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { testdb.ErrorIf(t, none.End() != 0, "nobody has looked") }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -105,9 +103,8 @@ func TestSharedLook(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		leave()
 		all.Wait()
-		if seen := now(t.Context(), "a", 0); seen != 3 || looks.Load() != 3 || ended.Load() != 0 {
-			t.Errorf("the next has seen %d, of %d looks %d were ended", seen, looks.Load(), ended.Load())
-		}
+		seen := now(t.Context(), "a", 0)
+		testdb.ErrorIf(t, seen != 3 || looks.Load() != 3 || ended.Load() != 0, "the next has seen %d, of %d looks %d were ended", seen, looks.Load(), ended.Load())
 
 		short, cancel := context.WithCancel(t.Context())
 		for range 2 {
@@ -119,8 +116,7 @@ func TestSharedLook(t *testing.T) {
 		testdb.ErrorIf(t, looks.Load() != 4 || ended.Load() != 1, "of %d looks %d were ended, want the last", looks.Load(), ended.Load())
 		begun := time.Now()
 		now(t.Context(), "a", time.Hour)
-		if took := time.Since(begun); took != holderlookup.Limit {
-			t.Errorf("a look took %v", took)
-		}
+		took := time.Since(begun)
+		testdb.ErrorIf(t, took != holderlookup.Limit, "a look took %v", took)
 	})
 }

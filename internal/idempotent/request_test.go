@@ -26,9 +26,8 @@ func TestKeyOf(t *testing.T) {
 		got, err := keyOf(&http.Request{Header: http.Header{"Idempotency-Key": {value}}})
 		testdb.ErrorIf(t, got != want || (err == nil) != (want != ""), "%s: %q, %v, want %q", value, got, err, want)
 	}
-	if got, err := keyOf(&http.Request{}); got != "" || err != nil {
-		t.Errorf("no header: %q, %v", got, err)
-	}
+	got, err := keyOf(&http.Request{})
+	testdb.ErrorIf(t, got != "" || err != nil, "no header: %q, %v", got, err)
 }
 
 // TestKeysAreApart: no client reaches the key of another, nor a request that of another.
@@ -59,9 +58,8 @@ func TestStoredValues(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for what, result := range map[string][]byte{"nothing": nil, "no JSON": []byte("-"), "another type": []byte(`{"type":"int","value":1}`), "no answer": []byte(`{"type":"idempotent.Answer","value":1}`)} {
-		if _, err := decode[Answer](result); err == nil {
-			t.Errorf("%s is an answer", what)
-		}
+		_, err := decode[Answer](result)
+		testdb.ErrorIf(t, err == nil, "%s is an answer", what)
 	}
 }
 
@@ -144,13 +142,11 @@ func TestFingerprint(t *testing.T) {
 		"another path":              {at("POST", "/a"), at("POST", "/b"), false},
 		"another query":             {at("POST", "/a?b=1"), at("POST", "/a?b=2"), false},
 	} {
-		if same := printOf(t, c.one) == printOf(t, c.other); same != c.same {
-			t.Errorf("%s: the same request: %t", what, same)
-		}
+		same := printOf(t, c.one) == printOf(t, c.other)
+		testdb.ErrorIf(t, same != c.same, "%s: the same request: %t", what, same)
 	}
-	if one, other := form(t, "a.pdf", "a"), form(t, "a.pdf", "a"); one.Header.Get("Content-Type") == other.Header.Get("Content-Type") {
-		t.Error("mime/multipart makes the same boundary twice: nothing is tested")
-	}
+	one, other := form(t, "a.pdf", "a"), form(t, "a.pdf", "a")
+	testdb.ErrorIf(t, one.Header.Get("Content-Type") == other.Header.Get("Content-Type"), "mime/multipart makes the same boundary twice: nothing is tested")
 }
 
 // TestOptionsOutOfRange are refused when the handler is made.
@@ -181,7 +177,6 @@ func TestOptionsOutOfRange(t *testing.T) {
 		t.Errorf("no handler: %v", err)
 	}
 	fine := []Option{KeyRequired, KeepFor(time.Hour), ConflictAfter(0), MaxBody(1), KeepHeaders(), KeepHeaders("x-A_b"), OnError(nil), KeepStatuses(func(status int) bool { return status < 400 || status > 500 })}
-	if err := try(next, fine...); err != nil {
-		t.Errorf("options in their range: %v", err)
-	}
+	err := try(next, fine...)
+	testdb.ErrorIf(t, err != nil, "options in their range: %v", err)
 }

@@ -189,9 +189,8 @@ func TestClosed(t *testing.T) {
 		"(", ")", ")(", "a) OR (b", "((a)", "'a", "\"a", "`a", "'a''", "a'", "/* a", "/*/", "/*", "a -- b", "a --", "-- a\n", "a # b", "#\n",
 		"a; b", ";", "/*! a */", "/*!50000 a */", "/*M! a */", `'a\' OR b'`, `"\\"`, `a\`, "a\x00",
 	} {
-		if words, ok := Closed(text); ok {
-			t.Errorf("Closed(%q) = %q", text, words)
-		}
+		words, ok := Closed(text)
+		testdb.ErrorIf(t, ok, "Closed(%q) = %q", text, words)
 	}
 }
 

@@ -128,9 +128,8 @@ func TestRuns(t *testing.T) {
 		tick(none, 4, nil)
 		wanted(none)
 		old := open(t, pool, KeepRuns(50, time.Nanosecond), Log(nil))
-		if runs, err := old.Runs(t.Context(), key); err != nil || len(runs) != 0 {
-			t.Errorf("%d runs that are too old, %v", len(runs), err)
-		}
+		runs, err := old.Runs(t.Context(), key)
+		testdb.ErrorIf(t, err != nil || len(runs) != 0, "%d runs that are too old, %v", len(runs), err)
 		for _, bad := range []Option{KeepRuns(-1, time.Hour), KeepRuns(51, time.Hour), KeepRuns(1, 0), InstanceName("web-\xff")} {
 			wants(t, "a bad option", second(New(pool, j.leases, bad)), txlock.ErrInvalidOption)
 		}
@@ -147,8 +146,7 @@ func TestPurge(t *testing.T) {
 		for _, name := range []string{"unused", "never begun", "begun now", "due tomorrow", "paused", "requested", "ended now"} {
 			must(t, j.ledger.make(t.Context(), name, now.Add(-48*time.Hour), coming{due: now.Add(-47 * time.Hour)}))
 			if name != "never begun" {
-				_, err := j.ledger.begin(t.Context(), beginning{key: name, at: now.Add(-47 * time.Hour), token: 7, coming: coming{due: now.Add(-46 * time.Hour)}})
-				must(t, err)
+				must(t, second(j.ledger.begin(t.Context(), beginning{key: name, at: now.Add(-47 * time.Hour), token: 7, coming: coming{due: now.Add(-46 * time.Hour)}})))
 			}
 		}
 		db.Exec(t, "UPDATE lockstep_jobs SET started_us = tick_us WHERE name <> 'begun now'")
@@ -165,9 +163,8 @@ func TestPurge(t *testing.T) {
 		for _, s := range all {
 			names = append(names, s.Key)
 		}
-		if want := []string{"begun now", "due tomorrow", "ended now", "paused", "requested"}; !slices.Equal(names, want) {
-			t.Errorf("%q are left, want %q", names, want)
-		}
+		want := []string{"begun now", "due tomorrow", "ended now", "paused", "requested"}
+		testdb.ErrorIf(t, !slices.Equal(names, want), "%q are left, want %q", names, want)
 		wants(t, "Purge of a minute", second(Purge(t.Context(), db.Admin(), time.Minute)), txlock.ErrInvalidOption)
 	})
 }
@@ -231,9 +228,8 @@ func TestScheduleDiffers(t *testing.T) {
 		says := func(n *node, schedule string, want jobrow.Health) {
 			t.Helper()
 			all := leasetest.Got(n.ledger.list(t.Context()))(t)
-			if got := jobrow.Of(all[0].ListJobsRow, all[0].NowUs); got != want || string(all[0].Schedule) != schedule {
-				t.Errorf("the table has %s, %+v, want %s, %+v", all[0].Schedule, got, schedule, want)
-			}
+			got := jobrow.Of(all[0].ListJobsRow, all[0].NowUs)
+			testdb.ErrorIf(t, got != want || string(all[0].Schedule) != schedule, "the table has %s, %+v, want %s, %+v", all[0].Schedule, got, schedule, want)
 		}
 		says(a, "Every(1h0m0s)", jobrow.Health{Differs: "Every(24h0m0s)"})
 		closeAll(t, a)

@@ -58,9 +58,7 @@ type memRow struct {
 // inMemory runs a test without a server.
 func inMemory(t *testing.T, test func(t *testing.T, c *cluster)) {
 	t.Helper()
-	leasetest.InBubble(t, 3*365*24*time.Hour, func(t *testing.T) {
-		test(t, &cluster{t: t, leases: memstore.New(), rows: make(map[string]memRow)})
-	})
+	leasetest.InBubble(t, 3*365*24*time.Hour, func(t *testing.T) { test(t, &cluster{t: t, leases: memstore.New(), rows: make(map[string]memRow)}) })
 }
 
 func (c *cluster) now() time.Time {

@@ -62,9 +62,7 @@ func (p *process) end(t *testing.T, kill bool) []string {
 // no tick but those that the policy leaves out, which it tells; that TickTx does each exactly once, and Tick at
 // least once and never beside itself. What is wrong of the clock is the stopwatch: see TestMachineClock.
 func TestProcesses(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		playProcesses(t, func() {}, db, db)
-	})
+	onServers(t, func(t *testing.T, db *testdb.DB) { playProcesses(t, func() {}, db, db) })
 }
 
 // playProcesses is TestProcesses. The processes go to servers of the database by turns, and what else is
@@ -119,9 +117,8 @@ func playProcesses(t *testing.T, fail func(), db *testdb.DB, servers ...*testdb.
 	}
 	checkInstants(t, db, table, "plain", childEvery, left["plain"], failed, faults)
 	for name, job := range childJobs {
-		if n := len(left[name]); n > 0 && job.missed == CatchUpAll {
-			t.Errorf("%s: %d times ticks were left out", name, n)
-		}
+		n := len(left[name])
+		testdb.ErrorIf(t, n > 0 && job.missed == CatchUpAll, "%s: %d times ticks were left out", name, n)
 		checkInstants(t, db, table, name, job.every, left[name], failed, faults)
 	}
 	if t.Failed() {
@@ -251,9 +248,8 @@ func TestDiedInTick(t *testing.T) {
 					}
 				}
 				for at, last := first, j.done[len(j.done)-1]; !at.After(last); at = at.Add(time.Second) {
-					if done := slices.Contains(j.done, at); done == left[at] {
-						t.Errorf("%v was done: %t, and left out: %t", at, done, left[at])
-					}
+					done := slices.Contains(j.done, at)
+					testdb.ErrorIf(t, done == left[at], "%v was done: %t, and left out: %t", at, done, left[at])
 				}
 				testdb.ErrorIf(t, len(left) == 0 != (policy == CatchUpAll) || len(j.done) < 5, "%d done, %d left out", len(j.done), len(left))
 			})
@@ -295,8 +291,7 @@ func TestUnansweredCommit(t *testing.T) {
 			})
 		}
 		losing := func(arrives bool) *Jobs {
-			jobs := leasetest.Got(New(newPool(t, db, false, testdb.LosingCommits(arrives)), j.leases))(t)
-			return jobs
+			return leasetest.Got(New(newPool(t, db, false, testdb.LosingCommits(arrives)), j.leases))(t)
 		}
 		ticks(t, true, txlock.ErrUnknownOutcome, mysql.ErrInvalidConn)(tick(losing(false))) // not executed
 		ticks(t, true, nil)(tick(losing(true)))

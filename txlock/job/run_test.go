@@ -122,9 +122,7 @@ func TestServerClockIsSet(t *testing.T) {
 		closeAll(t, nodes...)
 		testdb.ErrorIf(t, len(j.done) < 30 || j.beside > 0, "%d ticks, %d beside others", len(j.done), j.beside)
 		for i := 1; i < len(j.done); i++ {
-			if !j.done[i].After(j.done[i-1]) {
-				t.Errorf("%v after %v", j.done[i], j.done[i-1])
-			}
+			testdb.ErrorIf(t, !j.done[i].After(j.done[i-1]), "%v after %v", j.done[i], j.done[i-1])
 		}
 	})
 }
@@ -161,9 +159,8 @@ func TestStatementsOfRun(t *testing.T) {
 		time.Sleep(time.Second)
 		before := n.ledger.sent()
 		time.Sleep(time.Hour)
-		if sent := n.ledger.sent() - before; sent > 360 {
-			t.Errorf("%d statements in an hour", sent)
-		}
+		sent := n.ledger.sent() - before
+		testdb.ErrorIf(t, sent > 360, "%d statements in an hour", sent)
 	})
 }
 
@@ -210,9 +207,7 @@ func TestSilentConnection(t *testing.T) {
 			return call()
 		})
 		_, err := n.TickTx(limited(t, time.Minute), nightly, at, func(context.Context, *sql.Tx, time.Time) error { return nil })
-		if !errors.Is(err, txlock.ErrWaitTimeout) || len(n.events.of(Interrupted)) != 1 {
-			t.Errorf("TickTx: %v, %v", err, n.events.of(Interrupted))
-		}
+		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrWaitTimeout) || len(n.events.of(Interrupted)) != 1, "TickTx: %v, %v", err, n.events.of(Interrupted))
 		n.store.Up()
 		again := leasetest.Got(c.node().Claim(t.Context(), nightly, at))(t)
 		must(t, again.Finish(t.Context(), nil))
@@ -286,9 +281,7 @@ func TestCloseWithin(t *testing.T) {
 		})
 		must(t, err)
 		must(t, second(n.Tick(t.Context(), txlock.Named("another"), c.now(), nothing)))
-		if observed < 4 || n.calledWithin(context.Background()) {
-			t.Errorf("%d events, and afterwards %t", observed, n.calledWithin(context.Background()))
-		}
+		testdb.ErrorIf(t, observed < 4 || n.calledWithin(context.Background()), "%d events, and afterwards %t", observed, n.calledWithin(context.Background()))
 		must(t, n.Close(t.Context()))
 		wants(t, "Tick after Close", second(n.Tick(t.Context(), nightly, c.now(), nothing)), ErrClosed)
 	})

@@ -19,26 +19,6 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestEvery proves that the instants are the multiples of the interval since 1970, whatever
-// the time is that one begins with.
-func TestEvery(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		every       time.Duration
-		after, want string
-	}{
-		{time.Hour, "2026-11-22T16:17:18Z", "2026-11-22T17:00:00Z"},
-		{time.Hour, "2026-11-22T17:00:00Z", "2026-11-22T18:00:00Z"},
-		{100 * time.Millisecond, "2026-11-22T16:17:18.25Z", "2026-11-22T16:17:18.3Z"},
-		{time.Hour, "1969-12-31T23:30:00Z", "1970-01-01T00:00:00Z"},
-		{time.Hour, "1969-12-31T22:00:00Z", "1969-12-31T23:00:00Z"},
-		{24 * time.Hour, "2126-01-01T10:00:00+05:00", "2126-01-02T00:00:00Z"},
-	} {
-		got := Every(test.every).Next(instant(t, test.after))
-		testdb.ErrorIf(t, !got.Equal(instant(t, test.want)), "Every(%v) after %s: %v, want %s", test.every, test.after, got.UTC(), test.want)
-	}
-}
-
 func instant(t *testing.T, text string) time.Time {
 	t.Helper()
 	return leasetest.Got(time.Parse(time.RFC3339Nano, text))(t)
@@ -78,41 +58,48 @@ func TestBadSchedules(t *testing.T) {
 	}
 }
 
-// TestCron proves when crontab lines fire, also where the clocks of their zone change (Berlin, 29 March and 25
-// October 2026; Lord Howe, 4 October, by half an hour): a line with given hours once each day.
+// TestCron proves when schedules fire: Every at the multiples of its interval since 1970, and a crontab line with
+// given hours once each day, also where the clocks of its zone change (Berlin, 29 March and 25 October 2026; Lord
+// Howe, 4 October, by half an hour).
 func TestCron(t *testing.T) {
 	t.Parallel()
 	for what, test := range map[string]struct {
-		line, after string
-		want        []string
+		schedule Schedule
+		after    string
+		want     []string
 	}{
-		"in UTC":         {"0 2 * * *", "2026-03-28T12:00:00+09:00", []string{"2026-03-29T02:00:00Z", "2026-03-30T02:00:00Z"}},
-		"day 7":          {"0 0 * * 7", "2026-11-22T12:00:00Z", []string{"2026-11-29T00:00:00Z", "2026-12-06T00:00:00Z"}},
-		"days 5 to 7":    {"0 0 * * 5-7", "2026-11-22T12:00:00Z", []string{"2026-11-27T00:00:00Z", "2026-11-28T00:00:00Z", "2026-11-29T00:00:00Z", "2026-12-04T00:00:00Z"}},
-		"days 1,7":       {"0 0 * * 1,7", "2026-11-22T12:00:00Z", []string{"2026-11-23T00:00:00Z", "2026-11-29T00:00:00Z"}},
-		"days 1-7/3":     {"CRON_TZ=UTC 0 0 * * 1-7/3", "2026-11-22T12:00:00Z", []string{"2026-11-23T00:00:00Z", "2026-11-26T00:00:00Z", "2026-11-29T00:00:00Z"}},
-		"seconds":        {"*/20 * * * * *", "2026-01-01T00:00:00Z", []string{"2026-01-01T00:00:20Z", "2026-01-01T00:00:40Z", "2026-01-01T00:01:00Z"}},
-		"@daily":         {"@daily", "2026-01-01T00:00:00Z", []string{"2026-01-02T00:00:00Z"}},
-		"29 February":    {"0 0 29 2 *", "2026-01-01T00:00:00Z", []string{"2028-02-29T00:00:00Z"}},
-		"before 1970":    {"0 0 1 1 *", "1960-06-01T00:00:00Z", []string{"1961-01-01T00:00:00Z"}},
-		"in 100 years":   {"0 0 1 1 *", "2126-06-01T00:00:00Z", []string{"2127-01-01T00:00:00Z"}},
-		"in the gap":     {"CRON_TZ=Europe/Berlin 30 2 * * *", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"}},
-		"in the west":    {"CRON_TZ=America/New_York 30 2 * * *", "2026-03-07T12:00:00Z", []string{"2026-03-08T07:00:00Z", "2026-03-09T06:30:00Z"}},
-		"twice in a gap": {"CRON_TZ=Europe/Berlin 15,45 2 * * *", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:15:00Z"}},
-		"gap and end":    {"CRON_TZ=Europe/Berlin 0 2,3 * * *", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:00:00Z"}},
-		"only in a gap":  {"CRON_TZ=Europe/Berlin 30 2 29 3 *", "2026-03-01T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2027-03-29T00:30:00Z"}},
-		"beside a gap":   {"CRON_TZ=Europe/Berlin 30 4 * * *", "2026-03-28T12:00:00Z", []string{"2026-03-29T02:30:00Z"}},
-		"twice a day":    {"CRON_TZ=Europe/Berlin 30 2 * * *", "2026-10-24T12:00:00Z", []string{"2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"}},
-		"in between":     {"CRON_TZ=Europe/Berlin 30 2 * * *", "2026-10-25T01:00:00Z", []string{"2026-10-26T01:30:00Z"}},
-		"every hour":     {"CRON_TZ=Europe/Berlin 0 * * * *", "2026-10-24T23:30:00Z", []string{"2026-10-25T00:00:00Z", "2026-10-25T01:00:00Z", "2026-10-25T02:00:00Z"}},
-		"hour in a gap":  {"CRON_TZ=Europe/Berlin 0 * * * *", "2026-03-29T00:30:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-29T02:00:00Z"}},
-		"leap year":      {"CRON_TZ=Europe/Berlin 30 * * * *", "2028-12-31T06:07:00Z", []string{"2028-12-31T06:30:00Z", "2028-12-31T07:30:00Z"}},
-		"leap year, 0":   {"CRON_TZ=America/New_York 0 * * * *", "2028-12-30T23:45:00Z", []string{"2028-12-31T00:00:00Z", "2028-12-31T01:00:00Z"}},
-		"leap year 2040": {"CRON_TZ=Europe/Berlin 30 * * * *", "2040-12-31T06:07:00Z", []string{"2040-12-31T06:30:00Z"}}, // by the data of most machines
-		"its 1 January":  {"CRON_TZ=Europe/Berlin 0 * 1 1 *", "2028-06-01T00:00:00Z", []string{"2028-12-31T23:00:00Z"}},
-		"half an hour":   {"CRON_TZ=Australia/Lord_Howe 15 2 * * *", "2026-10-03T10:00:00Z", []string{"2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"}},
+		"in UTC":         {Cron("0 2 * * *"), "2026-03-28T12:00:00+09:00", []string{"2026-03-29T02:00:00Z", "2026-03-30T02:00:00Z"}},
+		"day 7":          {Cron("0 0 * * 7"), "2026-11-22T12:00:00Z", []string{"2026-11-29T00:00:00Z", "2026-12-06T00:00:00Z"}},
+		"days 5 to 7":    {Cron("0 0 * * 5-7"), "2026-11-22T12:00:00Z", []string{"2026-11-27T00:00:00Z", "2026-11-28T00:00:00Z", "2026-11-29T00:00:00Z", "2026-12-04T00:00:00Z"}},
+		"days 1,7":       {Cron("0 0 * * 1,7"), "2026-11-22T12:00:00Z", []string{"2026-11-23T00:00:00Z", "2026-11-29T00:00:00Z"}},
+		"days 1-7/3":     {Cron("CRON_TZ=UTC 0 0 * * 1-7/3"), "2026-11-22T12:00:00Z", []string{"2026-11-23T00:00:00Z", "2026-11-26T00:00:00Z", "2026-11-29T00:00:00Z"}},
+		"seconds":        {Cron("*/20 * * * * *"), "2026-01-01T00:00:00Z", []string{"2026-01-01T00:00:20Z", "2026-01-01T00:00:40Z", "2026-01-01T00:01:00Z"}},
+		"@daily":         {Cron("@daily"), "2026-01-01T00:00:00Z", []string{"2026-01-02T00:00:00Z"}},
+		"29 February":    {Cron("0 0 29 2 *"), "2026-01-01T00:00:00Z", []string{"2028-02-29T00:00:00Z"}},
+		"before 1970":    {Cron("0 0 1 1 *"), "1960-06-01T00:00:00Z", []string{"1961-01-01T00:00:00Z"}},
+		"in 100 years":   {Cron("0 0 1 1 *"), "2126-06-01T00:00:00Z", []string{"2127-01-01T00:00:00Z"}},
+		"in the gap":     {Cron("CRON_TZ=Europe/Berlin 30 2 * * *"), "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"}},
+		"in the west":    {Cron("CRON_TZ=America/New_York 30 2 * * *"), "2026-03-07T12:00:00Z", []string{"2026-03-08T07:00:00Z", "2026-03-09T06:30:00Z"}},
+		"twice in a gap": {Cron("CRON_TZ=Europe/Berlin 15,45 2 * * *"), "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:15:00Z"}},
+		"gap and end":    {Cron("CRON_TZ=Europe/Berlin 0 2,3 * * *"), "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:00:00Z"}},
+		"only in a gap":  {Cron("CRON_TZ=Europe/Berlin 30 2 29 3 *"), "2026-03-01T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2027-03-29T00:30:00Z"}},
+		"beside a gap":   {Cron("CRON_TZ=Europe/Berlin 30 4 * * *"), "2026-03-28T12:00:00Z", []string{"2026-03-29T02:30:00Z"}},
+		"twice a day":    {Cron("CRON_TZ=Europe/Berlin 30 2 * * *"), "2026-10-24T12:00:00Z", []string{"2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"}},
+		"in between":     {Cron("CRON_TZ=Europe/Berlin 30 2 * * *"), "2026-10-25T01:00:00Z", []string{"2026-10-26T01:30:00Z"}},
+		"every hour":     {Cron("CRON_TZ=Europe/Berlin 0 * * * *"), "2026-10-24T23:30:00Z", []string{"2026-10-25T00:00:00Z", "2026-10-25T01:00:00Z", "2026-10-25T02:00:00Z"}},
+		"hour in a gap":  {Cron("CRON_TZ=Europe/Berlin 0 * * * *"), "2026-03-29T00:30:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-29T02:00:00Z"}},
+		"leap year":      {Cron("CRON_TZ=Europe/Berlin 30 * * * *"), "2028-12-31T06:07:00Z", []string{"2028-12-31T06:30:00Z", "2028-12-31T07:30:00Z"}},
+		"leap year, 0":   {Cron("CRON_TZ=America/New_York 0 * * * *"), "2028-12-30T23:45:00Z", []string{"2028-12-31T00:00:00Z", "2028-12-31T01:00:00Z"}},
+		"leap year 2040": {Cron("CRON_TZ=Europe/Berlin 30 * * * *"), "2040-12-31T06:07:00Z", []string{"2040-12-31T06:30:00Z"}}, // by the data of most machines
+		"its 1 January":  {Cron("CRON_TZ=Europe/Berlin 0 * 1 1 *"), "2028-06-01T00:00:00Z", []string{"2028-12-31T23:00:00Z"}},
+		"half an hour":   {Cron("CRON_TZ=Australia/Lord_Howe 15 2 * * *"), "2026-10-03T10:00:00Z", []string{"2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"}},
+		"each hour":      {Every(time.Hour), "2026-11-22T16:17:18Z", []string{"2026-11-22T17:00:00Z", "2026-11-22T18:00:00Z"}},
+		"each 100 ms":    {Every(100 * time.Millisecond), "2026-11-22T16:17:18.25Z", []string{"2026-11-22T16:17:18.3Z"}},
+		"around 1970":    {Every(time.Hour), "1969-12-31T22:00:00Z", []string{"1969-12-31T23:00:00Z", "1970-01-01T00:00:00Z"}},
+		"to 1970":        {Every(time.Hour), "1969-12-31T23:30:00Z", []string{"1970-01-01T00:00:00Z"}},
+		"each day":       {Every(24 * time.Hour), "2126-01-01T10:00:00+05:00", []string{"2126-01-02T00:00:00Z"}},
 	} {
-		s := Cron(test.line)
+		s := test.schedule
 		if err := s.check(); err != nil {
 			t.Errorf("%s: %v", what, err)
 			continue
@@ -188,6 +175,8 @@ func TestPlan(t *testing.T) {
 	}
 	unbegun := row{known: true}
 	unbegun.Token, unbegun.PausedUs, unbegun.TickUs, unbegun.DoneUs = 1, 1, never.UnixMicro(), never.UnixMicro()
+	unmarked := unbegun // its process has died when it had made the row
+	unmarked.Token, unmarked.PausedUs = 0, 0
 	tenth, soon := []RunOption{RetryAfter(10 * time.Second)}, []RunOption{Missed(SkipMissed), Grace(time.Second)}
 	skips, all := []RunOption{Missed(SkipMissed), Grace(5 * time.Second)}, []RunOption{Missed(CatchUpAll)}
 	for what, test := range map[string]struct {
@@ -211,6 +200,7 @@ func TestPlan(t *testing.T) {
 		"once, one died":      {made(60, 0, runs), nil, 250, 240, none},
 		"all, three missed":   {made(60, 60, 61), all, 250, 120, none},
 		"all, one died":       {made(60, 0, runs), all, 250, 60, none},
+		"all, nobody began":   {unmarked, all, 250, 240, none}, // not all since 1970
 		"all, one failed":     {made(60, 0, 61), all, 250, 120, none},
 		"skip, too late":      {made(60, 60, 61), skips, 250, none, 300},
 		"skip, in time":       {made(60, 60, 61), skips, 243, 240, none},
@@ -305,31 +295,4 @@ func TestInstantsHaveAZone(t *testing.T) {
 			})
 		}
 	}
-}
-
-// diesAtBegin is the ledger of a process that dies before it begins a tick.
-type diesAtBegin struct{ ledger }
-
-func (diesAtBegin) begin(context.Context, beginning) (bool, error) {
-	return false, errors.New("died")
-}
-
-// TestDeadBeforeBegin proves that Run doesn't begin all instants since 1970 where a process
-// has died after it had made the row of its first tick.
-func TestDeadBeforeBegin(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		dead, n := c.node(), c.node()
-		dead.Jobs.ledger = diesAtBegin{dead.Jobs.ledger}
-		at := Every(time.Hour).Next(c.now().Add(-time.Hour))
-		if _, err := dead.Tick(t.Context(), nightly, at, nothing); err == nil {
-			t.Fatal("the process has not died")
-		}
-		saw := make(chan time.Time, 1000)
-		n.runs(Every(time.Hour), func(_ context.Context, at time.Time) error {
-			saw <- at
-			return nil
-		}, Missed(CatchUpAll))
-		first := <-saw
-		testdb.ErrorIf(t, !first.Equal(at), "Run begins with %v, want %v", first, at)
-	})
 }

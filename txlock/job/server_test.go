@@ -133,10 +133,8 @@ func TestTickTxRollsBack(t *testing.T) {
 		}
 		broken := errors.New("broken")
 		for what, then := range map[string]func(ctx context.Context, tx *sql.Tx) error{
-			"an error": func(context.Context, *sql.Tx) error { return broken },
-			"another holder": func(ctx context.Context, _ *sql.Tx) error {
-				return j.leases.ForceRelease(ctx, key)
-			},
+			"an error":       func(context.Context, *sql.Tx) error { return broken },
+			"another holder": func(ctx context.Context, _ *sql.Tx) error { return j.leases.ForceRelease(ctx, key) },
 			"no connection": func(_ context.Context, tx *sql.Tx) error {
 				db.Kill(t, testdb.ConnID(t, tx))
 				return broken
@@ -346,9 +344,8 @@ func TestLedgerReplies(t *testing.T) {
 			}
 			mock.ExpectQuery("@@version").WillReturnRows(sqlmock.NewRows([]string{"1", "2", "3", "4", "5", "6"}).AddRow(reply...))
 		}
-		if _, _, err := ledger.look(t.Context(), "k"); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", c.name, err, c.want)
-		}
+		_, _, err := ledger.look(t.Context(), "k")
+		testdb.ErrorIf(t, !errors.Is(err, c.want), "%s: %v, want %v", c.name, err, c.want)
 	}
 	for statement, send := range map[string]func() (bool, error){
 		"BeginJob":  func() (bool, error) { return ledger.begin(t.Context(), beginning{key: "k"}) },
@@ -356,8 +353,7 @@ func TestLedgerReplies(t *testing.T) {
 		"JobFailed": func() (bool, error) { return ledger.failed(t.Context(), beginning{key: "k"}, jobrow.Run{}, "why") },
 	} {
 		mock.ExpectExec(statement).WillReturnResult(sqlmock.NewResult(0, 3))
-		if changed, err := send(); changed || !errors.Is(err, fault.ErrReply) {
-			t.Errorf("%s that changes three rows: %t, %v", statement, changed, err)
-		}
+		changed, err := send()
+		testdb.ErrorIf(t, changed || !errors.Is(err, fault.ErrReply), "%s that changes three rows: %t, %v", statement, changed, err)
 	}
 }

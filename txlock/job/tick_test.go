@@ -132,9 +132,7 @@ func TestClaims(t *testing.T) {
 			time.Sleep(2 * ttl)
 			a.store.Up()
 			claim := leasetest.Got(b.Claim(t.Context(), nightly, at))(t)
-			if claim.Lease().Token() <= old.Lease().Token() || !claim.At().Equal(at) {
-				t.Errorf("token %d after %d", claim.Lease().Token(), old.Lease().Token())
-			}
+			testdb.ErrorIf(t, claim.Lease().Token() <= old.Lease().Token() || !claim.At().Equal(at), "token %d after %d", claim.Lease().Token(), old.Lease().Token())
 			if done {
 				must(t, claim.Finish(t.Context(), nil))
 			}
@@ -183,8 +181,7 @@ func TestManagerCloses(t *testing.T) {
 				<-ctx.Done()
 				wants(t, "the cause", context.Cause(ctx), lease.ErrClosed)
 				time.Sleep(time.Minute)
-				_, err := other.leases.TryAcquire(context.Background(), nightly)
-				wants(t, "the lease while the work returns", err, txlock.ErrBusy)
+				wants(t, "the lease while the work returns", second(other.leases.TryAcquire(context.Background(), nightly)), txlock.ErrBusy)
 				return nil
 			})
 			ticked <- err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,21 +17,6 @@ import (
 	"github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
-
-// gauges writes what a gauge has measured.
-func gauges(t *testing.T, m metricdata.Metrics) string {
-	t.Helper()
-	data, is := m.Data.(metricdata.Gauge[float64])
-	if !is || m.Description == "" {
-		t.Fatalf("%s is %T: %q", m.Name, m.Data, m.Description)
-	}
-	var text []string
-	for _, p := range data.DataPoints {
-		text = append(text, fmt.Sprintf("%s: %.0f %s", pairs(p.Attributes), p.Value, m.Unit))
-	}
-	slices.Sort(text)
-	return strings.Join(text, "; ")
-}
 
 // TestOldest proves that the age of the oldest call that isn't answered yet is measured, however the others end.
 func TestOldest(t *testing.T) {
@@ -51,7 +35,7 @@ func TestOldest(t *testing.T) {
 		}
 		oldest := func(want string) {
 			t.Helper()
-			got := gauges(t, collect(t, reader)["lockstep.waiting.oldest"])
+			got := written(t, collect(t, reader)["lockstep.waiting.oldest"])
 			testdb.ErrorIf(t, got != want, "the oldest call is %s, want %s", got, want)
 		}
 		for n := range 4 {
@@ -108,7 +92,7 @@ func TestWatchJobs(t *testing.T) {
 			all := collect(t, reader)
 			about := func(name string, want ...string) {
 				t.Helper()
-				got := gauges(t, all["lockstep.job."+name])
+				got := written(t, all["lockstep.job."+name])
 				for _, part := range want {
 					testdb.ErrorIf(t, !strings.Contains(got+";", part), "%s: %s, want %s", name, got, part)
 				}
@@ -117,14 +101,12 @@ func TestWatchJobs(t *testing.T) {
 			about("too_long", "job=a: 0 s;", "job=c: 36")
 			about("failing", "job=a: 0 {run};", "job=b: 2 {run};")
 			about("last_success", "job=a: 1700000000 s", "job=b: 1700000000 s")
-			if got := gauges(t, all["lockstep.job.last_success"]); strings.Contains(got, "job=c") {
-				t.Errorf("a job that was never done has a last success: %s", got)
-			}
+			got := written(t, all["lockstep.job.last_success"])
+			testdb.ErrorIf(t, strings.Contains(got, "job=c"), "a job that was never done has a last success: %s", got)
 			must(t, c.Finish(ctx, nil))
 			db.Exec(t, "DROP TABLE lockstep_jobs")
-			if err := reader.Collect(ctx, new(metricdata.ResourceMetrics)); err == nil || !strings.Contains(err.Error(), txlock.ErrSchema.Error()) {
-				t.Errorf("without the table it returns %v", err)
-			}
+			err := reader.Collect(ctx, new(metricdata.ResourceMetrics))
+			testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), txlock.ErrSchema.Error()), "without the table it returns %v", err)
 			must(t, stop())
 			if all := collect(t, reader); all["lockstep.job.overdue"].Data != nil {
 				t.Errorf("after stop there is %v", all["lockstep.job.overdue"])

@@ -109,8 +109,7 @@ func differs(t *testing.T, s *server, p program) string {
 
 const (
 	maxActors = 3
-	// patience is how long the server may take for what the stand-in has done. It passes
-	// only where the two differ.
+	// patience is how long the server may take for what the stand-in has done. It passes only where the two differ.
 	patience = 5 * time.Second
 )
 

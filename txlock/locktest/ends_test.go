@@ -114,9 +114,7 @@ func TestCommitThatFails(t *testing.T) {
 			wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
 			l = leasetest.Got(other.TryAcquire(t.Context(), key))(t)
 			must(t, l.Release(t.Context()))
-			if !k.Locked(key) || !strings.Contains(log(k), "COMMIT: "+failure.Error()) {
-				t.Error(log(k))
-			}
+			testdb.ErrorIf(t, !k.Locked(key) || !strings.Contains(log(k), "COMMIT: "+failure.Error()), "%v", log(k))
 		}
 	}
 }
@@ -159,9 +157,7 @@ func TestBusyNamesTheHolder(t *testing.T) {
 		} {
 			wants(t, name, c.err, txlock.ErrBusy)
 			var held *txlock.HeldError
-			if errors.As(c.err, &held) != c.names || c.names && held.Label != "ours" {
-				t.Errorf("%s: %v, want the holder's name: %t", name, c.err, c.names)
-			}
+			testdb.ErrorIf(t, errors.As(c.err, &held) != c.names || c.names && held.Label != "ours", "%s: %v, want the holder's name: %t", name, c.err, c.names)
 		}
 		must(t, tx.Rollback())
 	})
@@ -196,8 +192,8 @@ func TestOpenRows(t *testing.T) {
 		db := testdb.Open(t, engine)
 		table := db.CreateTable(t, "rows", "n INT PRIMARY KEY")
 		db.Exec(t, "INSERT INTO "+table+" VALUES (1)")
-		t.Run(string(engine)+"/guarded", func(t *testing.T) { test(t, guardedPool(t, db), table, true) })
-		t.Run(string(engine)+"/plain", func(t *testing.T) { test(t, plainPool(t, db), table, false) })
+		t.Run(string(engine)+"/guarded", func(t *testing.T) { test(t, leasetest.Pool(t, db, true), table, true) })
+		t.Run(string(engine)+"/plain", func(t *testing.T) { test(t, leasetest.Pool(t, db, false), table, false) })
 	}
 }
 
@@ -293,7 +289,7 @@ func TestNothingStaysOpen(t *testing.T) {
 			"lost at ROLLBACK":         {texts: []string{"BeginTx", "1", "Rollback"}, fault: locktest.LostConnection, at: "ROLLBACK"},
 		} {
 			t.Run(string(engine)+"/"+name, func(t *testing.T) {
-				server := plainPool(t, db)
+				server := leasetest.Pool(t, db, false)
 				server.SetMaxOpenConns(1)
 				ends := func(pool *sql.DB, fails bool) {
 					t.Helper()
@@ -307,7 +303,7 @@ func TestNothingStaysOpen(t *testing.T) {
 				}
 				k := locktest.Open(t, server)
 				if c.fault == 0 {
-					ends(plainPool(t, db), false)
+					ends(leasetest.Pool(t, db, false), false)
 				} else {
 					k.FailStatement(c.at, c.fault)
 				}
@@ -422,9 +418,8 @@ func TestOneConnection(t *testing.T) {
 		closed := program.Stats().MaxIdleClosed
 		for range 2 {
 			sends(conn, 1)
-			if _, err := conn.PrepareContext(ctx, "SELECT n FROM orders"); err == nil {
-				t.Error("a database that prepares nothing returns no error")
-			}
+			_, err := conn.PrepareContext(ctx, "SELECT n FROM orders")
+			testdb.ErrorIf(t, err == nil, "a database that prepares nothing returns no error")
 		}
 		leasetest.Equal(t, "connections that have returned before the sql.Conn is closed", program.Stats().MaxIdleClosed-closed, 0)
 		must(t, conn.Close())

@@ -229,9 +229,7 @@ func TestNotGranted(t *testing.T) {
 			wants(t, name, c.lock(scope), c.want)
 			expects(mock, "BEGIN", updated, "ROLLBACK")
 			must(t, second(tx.ExecContext(t.Context(), update)))
-			if k.Before(c.key, updated) || k.Locked(c.key) {
-				t.Error(log(k))
-			}
+			testdb.ErrorIf(t, k.Before(c.key, updated) || k.Locked(c.key), "%v", log(k))
 			fails.says(t, "its transaction had locked nothing")
 			wants(t, "TryLock in another transaction", tries(t, k.DB(), c.key), txlock.ErrBusy)
 			must(t, tx.Rollback())
@@ -298,19 +296,14 @@ func TestFaultsOfStatements(t *testing.T) {
 	t.Parallel()
 	k, mock := onMock(t)
 	run := func() error {
-		return locksqlc.Run(t.Context(), k.DB(), orders.Keys(1), func(tx *sql.Tx) error {
-			return second(tx.ExecContext(t.Context(), update))
-		})
+		return locksqlc.Run(t.Context(), k.DB(), orders.Keys(1), func(tx *sql.Tx) error { return second(tx.ExecContext(t.Context(), update)) })
 	}
 	k.FailStatement(updated, locktest.Deadlock)
 	expects(mock, "BEGIN", updated, "COMMIT") // of the second time
 	must(t, run())
 	k.Before(orders.Key(1), updated)
 
-	version := func() uint64 {
-		v := leasetest.Got(txlock.ReadVersion(t.Context(), k.DB(), orders.Key(1)))(t)
-		return v
-	}
+	version := func() uint64 { return leasetest.Got(txlock.ReadVersion(t.Context(), k.DB(), orders.Key(1)))(t) }
 	before := version()
 	k.FailStatement("COMMIT", locktest.UnknownOutcome)
 	expects(mock, "BEGIN", updated, "COMMIT")
@@ -343,9 +336,8 @@ func openReports(t *testing.T) *reports {
 // fails demands that Before has failed, or not, for the last UPDATE of orders.
 func (r *reports) wants(t *testing.T, failed bool) {
 	t.Helper()
-	if fine := r.Before(r.Key(), updated); fine == failed {
-		t.Errorf("Before: %t\n%s", fine, log(r.Kit))
-	}
+	fine := r.Before(r.Key(), updated)
+	testdb.ErrorIf(t, fine == failed, "Before: %t\n%s", fine, log(r.Kit))
 	if failed {
 		r.fails.says(t, update+" ran without the lock of reports: its transaction had locked nothing")
 	}

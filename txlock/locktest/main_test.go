@@ -3,18 +3,14 @@ package locktest_test
 import (
 	"context"
 	"database/sql"
-	sqldriver "database/sql/driver"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -34,25 +30,6 @@ func leasesOf(t *testing.T, pool *sql.DB) *lease.Manager {
 	m := leasetest.Got(lease.NewManager(pool))(t)
 	t.Cleanup(func() { must(t, m.Close(context.Background())) })
 	return m
-}
-
-// guardedPool opens a guarded pool of a server.
-func guardedPool(t *testing.T, db *testdb.DB) *sql.DB {
-	return opened(t, db, func(base sqldriver.Connector) sqldriver.Connector { return locksqlc.Connector(base) })
-}
-
-// plainPool opens one without the guard.
-func plainPool(t *testing.T, db *testdb.DB) *sql.DB {
-	return opened(t, db, func(base sqldriver.Connector) sqldriver.Connector { return base })
-}
-
-// opened opens a pool of a server, whose connector wrap changes.
-func opened(t *testing.T, db *testdb.DB, wrap func(sqldriver.Connector) sqldriver.Connector) *sql.DB {
-	t.Helper()
-	connector := leasetest.Got(mysql.NewConnector(db.Config(func(cfg *mysql.Config) { cfg.Logger = &mysql.NopLogger{} })))(t)
-	pool := sql.OpenDB(wrap(connector))
-	t.Cleanup(func() { must(t, pool.Close()) })
-	return pool
 }
 
 // sessions are those of the actors, each with a connection of its own.
@@ -77,7 +54,7 @@ func newServer(t *testing.T, db *testdb.DB) *server {
 	s := &server{db: db, sessions: sessions{asked: db.Admin(), table: db.CreateTable(t, "actors", "n INT PRIMARY KEY")}}
 	for i := range maxActors {
 		db.Exec(t, fmt.Sprintf("INSERT INTO %s (n) VALUES (%d)", s.table, i))
-		pool := guardedPool(t, db)
+		pool := leasetest.Pool(t, db, true)
 		pool.SetMaxOpenConns(1)
 		s.pools, s.ids = append(s.pools, pool), append(s.ids, testdb.ConnID(t, pool))
 	}

@@ -268,17 +268,11 @@ var lockVerbs = map[string]verb{
 	"RLock": {weight: 6, keys: oneKey, args: limits, call: func(a *actor, s step) answer {
 		return granted(a.limit(s).RLock(context.Background(), a.key(s)))
 	}},
-	"TryLock": {weight: 3, keys: oneKey, call: func(a *actor, s step) answer {
-		return granted(a.tx.TryLock(context.Background(), a.key(s)))
-	}},
-	"TryRLock": {weight: 3, keys: oneKey, call: func(a *actor, s step) answer {
-		return granted(a.tx.TryRLock(context.Background(), a.key(s)))
-	}},
-	"LockAll":   {weight: 4, keys: someKeys, args: limits, call: (*actor).lockAll},
-	"LockMixed": {weight: 3, keys: someKeys, args: limits, call: (*actor).lockMixed},
-	"LockAny": {weight: 2, keys: someKeys, call: func(a *actor, s step) answer {
-		return granted(a.tx.LockAny(context.Background(), a.all(s)...))
-	}},
+	"TryLock":        {weight: 3, keys: oneKey, call: func(a *actor, s step) answer { return granted(a.tx.TryLock(context.Background(), a.key(s))) }},
+	"TryRLock":       {weight: 3, keys: oneKey, call: func(a *actor, s step) answer { return granted(a.tx.TryRLock(context.Background(), a.key(s))) }},
+	"LockAll":        {weight: 4, keys: someKeys, args: limits, call: (*actor).lockAll},
+	"LockMixed":      {weight: 3, keys: someKeys, args: limits, call: (*actor).lockMixed},
+	"LockAny":        {weight: 2, keys: someKeys, call: func(a *actor, s step) answer { return granted(a.tx.LockAny(context.Background(), a.all(s)...)) }},
 	"CompareAndBump": {weight: 4, keys: oneKey, args: []string{"seen", "seen", "seen", "0", "wrong", "seen short"}, call: (*actor).compareAndBump},
 	"Version": {weight: 3, keys: oneKey, call: func(a *actor, s step) answer {
 		version, err := a.tx.Version(context.Background(), a.key(s))

@@ -57,7 +57,7 @@ func everywhere(t *testing.T, test func(t *testing.T, k *locktest.Kit, pool *sql
 			t.Parallel()
 			db := testdb.Open(t, engine)
 			table := db.CreateTable(t, "words", "n INT PRIMARY KEY")
-			test(t, nil, guardedPool(t, db), table, txlock.Named(table))
+			test(t, nil, leasetest.Pool(t, db, true), table, txlock.Named(table))
 		})
 	}
 }

@@ -59,8 +59,7 @@ func newLeases(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption)
 	t.Helper()
 	var managers []*lease.Manager
 	for _, db := range nodes {
-		m, err := lease.NewManager(leasetest.Pool(t, db, true), append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...)
-		must(t, err)
+		m := leasetest.Got(lease.NewManager(leasetest.Pool(t, db, true), append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...))(t)
 		t.Cleanup(func() { closeIt(t, m) })
 		managers = append(managers, m)
 	}
@@ -96,22 +95,7 @@ func named() txlock.Key { return txlock.Named("quorum:" + rand.Text()) }
 
 func acquire(t testing.TB, m *quorum.Manager, key txlock.Key, options ...lease.AcquireOption) *quorum.Lease {
 	t.Helper()
-	l := leasetest.Got(m.Acquire(limited(t, time.Minute), key, options...))(t)
-	return l
-}
-
-// nodeOf returns a lease in one of its nodes.
-func nodeOf(t testing.TB, l *quorum.Lease, i int) *lease.Lease {
-	t.Helper()
-	node := leasetest.Got(l.Node(i))(t)
-	return node
-}
-
-// acquireOf acquires in one node alone.
-func acquireOf(t testing.TB, m *lease.Manager, key txlock.Key) *lease.Lease {
-	t.Helper()
-	l := leasetest.Got(m.Acquire(t.Context(), key))(t)
-	return l
+	return leasetest.Got(m.Acquire(limited(t, time.Minute), key, options...))(t)
 }
 
 func release(t testing.TB, l interface{ Release(context.Context) error }) {

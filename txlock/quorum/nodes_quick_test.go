@@ -59,7 +59,7 @@ func TestMajorityOfNodes(t *testing.T) {
 				up()
 				db.holds("when all are up", 5)
 				for i := range 5 {
-					node := nodeOf(t, l, i)
+					node := leasetest.Got(l.Node(i))(t)
 					testdb.ErrorIf(t, node.Token() < l.Token(), "node %d has token %d, the lease %d", i, node.Token(), l.Token())
 				}
 				release(t, l)
@@ -177,12 +177,12 @@ func TestLeftIsThatOfTheMajority(t *testing.T) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
 		m := db.manager()
 		others, _ := db.leases()
-		defer release(t, acquireOf(t, others[2], job))
+		defer release(t, leasetest.Got(others[2].Acquire(t.Context(), job))(t))
 		l := acquire(t, m, job)
 		time.Sleep(200 * time.Millisecond)
-		renewed := nodeOf(t, l, 0)
+		renewed := leasetest.Got(l.Node(0))(t)
 		must(t, renewed.Renew(t.Context()))
-		behind := nodeOf(t, l, 1)
+		behind := leasetest.Got(l.Node(1))(t)
 		if left := l.Remaining(); left != behind.Remaining() || left <= 0 || left >= renewed.Remaining() {
 			t.Errorf("%v are left, of a majority with %v and %v", left, renewed.Remaining(), behind.Remaining())
 		}

@@ -17,34 +17,6 @@ import (
 	"github.com/dca00107/lockstep/txlock/quorum"
 )
 
-// handle and manager are what a program may want of a lease, over one database or several.
-type handle interface {
-	Key() txlock.Key
-	Token() uint64
-	Owner() string
-	Err() error
-	Valid() bool
-	Done() <-chan struct{}
-	Remaining() time.Duration
-	Context(ctx context.Context) (context.Context, context.CancelFunc)
-	Renew(ctx context.Context) error
-	Release(ctx context.Context) error
-}
-
-type manager[L handle] interface {
-	Acquire(ctx context.Context, key txlock.Key, options ...lease.AcquireOption) (L, error)
-	TryAcquire(ctx context.Context, key txlock.Key, options ...lease.AcquireOption) (L, error)
-	Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l L) error, options ...lease.AcquireOption) error
-	Close(ctx context.Context) error
-}
-
-var (
-	_ handle                 = (*lease.Lease)(nil)
-	_ handle                 = (*quorum.Lease)(nil)
-	_ manager[*lease.Lease]  = (*lease.Manager)(nil)
-	_ manager[*quorum.Lease] = (*quorum.Manager)(nil)
-)
-
 // noDatabases makes managers whose databases don't exist: what is refused before anything is sent doesn't need them.
 func noDatabases(t *testing.T, n int, options ...lease.ManagerOption) []*lease.Manager {
 	t.Helper()

@@ -178,8 +178,7 @@ func manage(t *testing.T, pool *sql.DB) *lease.Manager {
 	return m
 }
 
-// lockingCalls are those of firstCalls that take locks on TiDB and Vitess, on a guarded pool, and what they
-// return.
+// lockingCalls are those of firstCalls that take locks on TiDB and Vitess, on a guarded pool, and what they return.
 var lockingCalls = map[string]error{
 	"Join": errRan, "Join of a *sql.Conn": nil, "Run": errRan, "Run of several keys": errRan, "Run at READ COMMITTED": errRan, "Once": errRan, "Optimistic": errRan,
 	"AcquireTx": nil,

@@ -27,8 +27,7 @@ func poolOf(tb testing.TB, db *testdb.DB, guarded bool, set ...func(*mysql.Confi
 	if !guarded {
 		return db.Connect(tb, set...)
 	}
-	pool, err := locksqlc.Open(db.DSN(set...))
-	check(tb, err)
+	pool := leasetest.Got(locksqlc.Open(db.DSN(set...)))(tb)
 	tb.Cleanup(func() { _ = pool.Close() })
 	return pool
 }
@@ -44,8 +43,7 @@ func guarded(tb testing.TB, db *testdb.DB) *sql.DB {
 // connection takes one from the pool, and returns its number, too.
 func connection(tb testing.TB, pool *sql.DB) (conn *sql.Conn, id int64) {
 	tb.Helper()
-	conn, err := pool.Conn(tb.Context())
-	check(tb, err)
+	conn = leasetest.Got(pool.Conn(tb.Context()))(tb)
 	tb.Cleanup(func() { _ = conn.Close() })
 	return conn, testdb.ConnID(tb, conn)
 }
@@ -58,19 +56,15 @@ type beginner interface {
 // begin begins a transaction and joins it; it is rolled back at the end.
 func begin(tb testing.TB, on beginner, level sql.IsolationLevel) (*sql.Tx, *txlock.Scope) {
 	tb.Helper()
-	tx, err := on.BeginTx(tb.Context(), &sql.TxOptions{Isolation: level})
-	check(tb, err)
+	tx := leasetest.Got(on.BeginTx(tb.Context(), &sql.TxOptions{Isolation: level}))(tb)
 	tb.Cleanup(func() { _ = tx.Rollback() })
-	scope, err := locksqlc.Join(tb.Context(), tx)
-	check(tb, err)
+	scope := leasetest.Got(locksqlc.Join(tb.Context(), tx))(tb)
 	return tx, scope
 }
 
 func lock(tb testing.TB, scope *txlock.Scope, key txlock.Key) txlock.Grant {
 	tb.Helper()
-	grant, err := scope.Lock(tb.Context(), key)
-	check(tb, err)
-	return grant
+	return leasetest.Got(scope.Lock(tb.Context(), key))(tb)
 }
 
 func exec(tb testing.TB, on interface {

@@ -109,8 +109,7 @@ func under(lock func(ctx context.Context, s *txlock.Scope, key txlock.Key) error
 
 const aWhile = 50 * time.Millisecond
 
-// ways are the verbs by which a program keeps others from its read and write, in the order of the
-// page.
+// ways are the verbs by which a program keeps others from its read and write, in the order of the page.
 var ways = []struct {
 	name  string
 	raise func(ctx context.Context, c counter) error
@@ -206,8 +205,7 @@ func (c counter) attack(t *testing.T, raise func(context.Context, counter) error
 	return refused
 }
 
-// lostPage has the table that TestLostUpdatesOfEveryWay makes: a line for each way, a column for
-// each engine.
+// lostPage has the table that TestLostUpdatesOfEveryWay makes: a line for each way, a column for each engine.
 const (
 	lostPage  = "../../../docs/reference/lost-updates.md"
 	lostBegin = "| way | MariaDB | MySQL | TiDB | Vitess |\n|---|---|---|---|---|\n"
@@ -269,8 +267,7 @@ func TestLostUpdatesOfEveryWay(t *testing.T) {
 	}
 }
 
-// everywhere tries a way at each isolation level and on both kinds of pools, and returns the cell
-// of the page.
+// everywhere tries a way at each isolation level and on both kinds of pools, and returns the cell of the page.
 func everywhere(t *testing.T, db *testdb.DB, raise func(context.Context, counter) error) string {
 	t.Helper()
 	guarded := poolOf(t, db, true)
@@ -307,8 +304,7 @@ func everywhere(t *testing.T, db *testdb.DB, raise func(context.Context, counter
 	return strings.Join(cells, ", ")
 }
 
-// TestLostUpdates raises one counter by all verbs that lock its key, at once, on guarded and unguarded
-// pools.
+// TestLostUpdates raises one counter by all verbs that lock its key, at once, on guarded and unguarded pools.
 func TestLostUpdates(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {

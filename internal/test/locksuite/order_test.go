@@ -52,9 +52,8 @@ func TestFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-// TestLockAllInAnyOrder runs LockAll over the same keys in random orders: no
-// deadlock in 320 rounds, 1,000 with LOCKSTEP_LONG=1, named and hashed, exclusive and
-// shared keys mixed.
+// TestLockAllInAnyOrder runs LockAll over the same keys in random orders: no deadlock in 320 rounds, 1,000 with
+// LOCKSTEP_LONG=1, named and hashed, exclusive and shared keys mixed.
 func TestLockAllInAnyOrder(t *testing.T) {
 	named, hashed := txlock.NewFamily[int64]("all"), txlock.NewFamily[int64]("allhashed", txlock.Hashed())
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
@@ -80,10 +79,9 @@ func TestLockAllInAnyOrder(t *testing.T) {
 	})
 }
 
-// TestFreshKeysHardlyCollide has 16 workers lock 60 fresh keys each, 20 in a
-// transaction, under REPEATABLE READ, by every verb: nobody waits for a neighbour but
-// where the index splits beside a locked row, which closes the gap there. A try is refused
-// then, and two workers who wait for each other so are a deadlock, of some thousands of
+// TestFreshKeysHardlyCollide has 16 workers lock 60 fresh keys each, 20 in a transaction, under REPEATABLE READ, by
+// every verb: nobody waits for a neighbour but where the index splits beside a locked row, which closes the gap
+// there. A try is refused then, and two workers who wait for each other so are a deadlock, of some thousands of
 // transactions one. It is 2,000 keys with LOCKSTEP_LONG=1.
 func TestFreshKeysHardlyCollide(t *testing.T) {
 	const workers = 16
@@ -106,9 +104,8 @@ func TestFreshKeysHardlyCollide(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", engine, verb), func(t *testing.T) {
 				t.Parallel()
 				family, pool := txlock.NewFamily[string]("fresh-"+verb, txlock.Exact()), guarded(t, db)
-				// A refused transaction is rolled back, which closes gaps for others, the more
-				// the busier the machine is: then it is tried again. Keys that do collide do so
-				// each time.
+				// A refused transaction is rolled back, which closes gaps for others, the more the busier the machine
+				// is: then it is tried again. Keys that do collide do so each time.
 				for round := uint64(1); ; round++ {
 					var refused, deadlocks atomic.Int64
 					each(t, workers, func(ctx context.Context, w int) error {
@@ -223,8 +220,7 @@ func TestGapOfARollback(t *testing.T) {
 	}
 }
 
-// TestManyFirstLocks has 30 transactions lock a new key at once and roll back in turn. Each
-// is granted it.
+// TestManyFirstLocks has 30 transactions lock a new key at once and roll back in turn. Each is granted it.
 func TestManyFirstLocks(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		for name, lock := range map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
@@ -270,9 +266,7 @@ func TestOncesOfNeighbours(t *testing.T) {
 				check(t, once(first))
 				holders = append(holders, holder)
 				waiter, second := begin(t, pool, sql.LevelRepeatableRead)
-				answers = append(answers, db.Waiting(t, testdb.ConnID(t, waiter), func() error {
-					return errors.Join(once(second), waiter.Rollback())
-				}))
+				answers = append(answers, db.Waiting(t, testdb.ConnID(t, waiter), func() error { return errors.Join(once(second), waiter.Rollback()) }))
 			}
 			each(t, len(holders), func(_ context.Context, i int) error { return holders[i].Rollback() })
 			for _, answer := range answers {
@@ -282,9 +276,8 @@ func TestOncesOfNeighbours(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if first, err := locksqlc.Once(t.Context(), pool, family.Key(2*round+1), nothing); err != nil || !first {
-				t.Errorf("the retry: %t, %v", first, err)
-			}
+			first, err := locksqlc.Once(t.Context(), pool, family.Key(2*round+1), nothing)
+			testdb.ErrorIf(t, err != nil || !first, "the retry: %t, %v", first, err)
 		}
 		testdb.ErrorIf(t, deadlocks > 20, "%d of 40 were ended: both of a pair", deadlocks)
 	})
@@ -324,10 +317,9 @@ func first(grants []txlock.Grant, err error) (txlock.Grant, error) {
 	return grants[0], nil
 }
 
-// TestTokensOfFreshKeysRise locks keys that are never committed by many at once, and
-// rolls back: a row that is made again each time doesn't take the token back, although
-// the statement that makes it began before others were granted the key. Keys that have rows
-// do the same.
+// TestTokensOfFreshKeysRise locks keys that are never committed by many at once, and rolls back: a row that is made
+// again each time doesn't take the token back, although the statement that makes it began before others were granted
+// the key. Keys that have rows do the same.
 func TestTokensOfFreshKeysRise(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		for name, c := range map[string]struct {
@@ -427,8 +419,6 @@ func (r *risingTokens) rollAllBack(t *testing.T, pool *sql.DB, lock func(s *txlo
 
 func (r *risingTokens) check(t *testing.T, least int) {
 	t.Helper()
-	if len(r.fell) > 0 {
-		t.Errorf("%d of %d tokens are not higher than the one before: %v", len(r.fell), r.grants, r.fell[:min(3, len(r.fell))])
-	}
+	testdb.ErrorIf(t, len(r.fell) > 0, "%d of %d tokens are not higher than the one before: %v", len(r.fell), r.grants, r.fell[:min(3, len(r.fell))])
 	testdb.ErrorIf(t, r.grants < least, "only %d grants", r.grants)
 }

@@ -27,9 +27,8 @@ func TestPromises(t *testing.T) {
 		}
 		for _, match := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(cells[1], -1) {
 			behaved = append(behaved, match[1])
-			if inMemory := strings.Contains(cells[2], "memory"); inMemory != (beyondMemory[match[1]] == "") {
-				t.Errorf("%q: the page says memory: %t", match[1], inMemory)
-			}
+			inMemory := strings.Contains(cells[2], "memory")
+			testdb.ErrorIf(t, inMemory != (beyondMemory[match[1]] == ""), "%q: the page says memory: %t", match[1], inMemory)
 		}
 	}
 	for _, b := range slices.Concat(behaviours, versions, onces) {
@@ -37,9 +36,7 @@ func TestPromises(t *testing.T) {
 	}
 	slices.Sort(behaved)
 	slices.Sort(shown)
-	if !slices.Equal(behaved, shown) {
-		t.Errorf("on the page:\n%s\nin the suite:\n%s", strings.Join(behaved, "\n"), strings.Join(shown, "\n"))
-	}
+	testdb.ErrorIf(t, !slices.Equal(behaved, shown), "on the page:\n%s\nin the suite:\n%s", strings.Join(behaved, "\n"), strings.Join(shown, "\n"))
 }
 
 // TestMeet: of four adapters, the kinds of keys and the three settings of a variant any two

@@ -48,9 +48,8 @@ func harmless(t *testing.T, what string, db querier, name string) {
 	}
 }
 
-// TestEngineIsKnown: MySQL and MariaDB are known in every sql_mode, at every isolation level,
-// in transactions and outside. Who is asked keeps the LAST_INSERT_ID() of the session, and a
-// transaction takes no snapshot for it.
+// TestEngineIsKnown: MySQL and MariaDB are known in every sql_mode, at every isolation level, in transactions and
+// outside. Who is asked keeps the LAST_INSERT_ID() of the session, and a transaction takes no snapshot for it.
 func TestEngineIsKnown(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {

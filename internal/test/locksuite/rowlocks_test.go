@@ -96,8 +96,7 @@ func (r *trial) begin() {
 	r.tx, r.scope = begin(r, r.conn, r.level)
 }
 
-// beginBehind begins the transaction, and reads a table of the program's if it is to have a
-// snapshot.
+// beginBehind begins the transaction, and reads a table of the program's if it is to have a snapshot.
 func (r *trial) beginBehind(reads bool) {
 	r.Helper()
 	r.begin()
@@ -230,9 +229,7 @@ func (f *findings) try(r *trial, v verb, guards bool) {
 		look(r.id, r.recorder.of(r.id))
 		check(r, errors.Join(r.tx.Rollback(), r.conn.Close()))
 	}
-	if !looked {
-		r.Error("nobody has looked at the locks of the transaction")
-	}
+	testdb.ErrorIf(r, !looked, "nobody has looked at the locks of the transaction")
 }
 
 // tickedAt is the tick of a job.

@@ -153,8 +153,7 @@ var verbs = slices.Concat(
 	[]verb{{name: "job.TickTx", key: "existing", run: (*trial).tick, commits: "JobDone"}},
 )
 
-// onceVerbs are Once of a key that is new, that was asked for, and whose time is over, and
-// OnceValue.
+// onceVerbs are Once of a key that is new, that was asked for, and whose time is over, and OnceValue.
 var onceVerbs = []verb{
 	onceOf("new", 0), onceOf("existing", 3600e6), onceOf("expired", 1),
 	{name: "OnceValue, to its COMMIT", key: "new", run: (*trial).onceValue, commits: "AnswerOnce"},

@@ -22,8 +22,7 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
-// recorder names the statements of lockstep's that the connections of a pool have sent in
-// their present transactions.
+// recorder names the statements of lockstep's that the connections of a pool have sent in their present transactions.
 type recorder struct {
 	mu       sync.Mutex
 	sent     map[int64][]string // by connection
@@ -53,8 +52,7 @@ func (r *recorder) begin(connection int64) {
 	delete(r.sent, connection)
 }
 
-// begins are the texts of a transaction's first statement: BEGIN, alone or with another, and a
-// procedure that begins.
+// begins are the texts of a transaction's first statement: BEGIN, alone or with another, and a procedure that begins.
 var begins = regexp.MustCompile(`^(?:SET STATEMENT \w+=\w+(?:,\w+=\w+)* FOR )?(?:START TRANSACTION|BEGIN|CALL lockstep_\w+\('|SET TRANSACTION ISOLATION)`)
 
 // send notes a text.

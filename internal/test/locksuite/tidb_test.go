@@ -59,8 +59,7 @@ func TestTiDBRefusesVerbs(t *testing.T) {
 	}
 }
 
-// TestTiDBRefusesTransactions: no lock is taken in a transaction of another kind than those that
-// locks hold in.
+// TestTiDBRefusesTransactions: no lock is taken in a transaction of another kind than those that locks hold in.
 func TestTiDBRefusesTransactions(t *testing.T) {
 	t.Parallel()
 	key := unused()
@@ -235,8 +234,7 @@ func TestTiDBEnded(t *testing.T) {
 	}
 }
 
-// TestTiDBPurge: Purge and PurgeOnce remove what is old, and neither wait for rows that are locked nor
-// remove them.
+// TestTiDBPurge: Purge and PurgeOnce remove what is old, and neither wait for rows that are locked nor remove them.
 func TestTiDBPurge(t *testing.T) {
 	t.Parallel()
 	const old = 1100
@@ -368,8 +366,7 @@ func freshTiDB(t *testing.T, level string) *sql.DB {
 	return pool
 }
 
-// tries runs a transaction whose level Run chooses, and demands what act returns in each run until
-// it commits.
+// tries runs a transaction whose level Run chooses, and demands what act returns in each run until it commits.
 func tries(t *testing.T, what string, pool *sql.DB, act func(run int, s *txlock.Scope, tx *sql.Tx) error, want ...error) {
 	t.Helper()
 	var got []error
@@ -536,8 +533,7 @@ func TestTiDBChosenLevel(t *testing.T) {
 	}
 }
 
-// TestTiDBVersionAfterRead: at the level that Run has chosen, a version may be newer than what was read
-// before it.
+// TestTiDBVersionAfterRead: at the level that Run has chosen, a version may be newer than what was read before it.
 func TestTiDBVersionAfterRead(t *testing.T) {
 	t.Parallel()
 	pool, key := freshTiDB(t, ""), txlock.Named("version")
@@ -553,8 +549,7 @@ func TestTiDBVersionAfterRead(t *testing.T) {
 	wants(t, "CompareAndBump by the version that belongs to what was read", err, txlock.ErrConflict)
 }
 
-// TestTiDBVersionBeforeLock: a version that was read at that level belongs to a lock only if it is
-// compared.
+// TestTiDBVersionBeforeLock: a version that was read at that level belongs to a lock only if it is compared.
 func TestTiDBVersionBeforeLock(t *testing.T) {
 	t.Parallel()
 	pool, key := freshTiDB(t, ""), txlock.Named("version")

@@ -25,8 +25,7 @@ func onVitess(t *testing.T, db *testdb.DB, variables map[string]string) *sql.DB 
 	return poolOf(t, db, true, func(cfg *mysql.Config) { cfg.Params = variables })
 }
 
-// TestVitessRefuses: no lock is taken where it wouldn't hold, and what Vitess hasn't is refused by
-// its name.
+// TestVitessRefuses: no lock is taken where it wouldn't hold, and what Vitess hasn't is refused by its name.
 func TestVitessRefuses(t *testing.T) {
 	t.Parallel()
 	db, key := testdb.Open(t, testdb.Vitess), unused()
@@ -103,8 +102,7 @@ func TestVitessStatements(t *testing.T) {
 	leasetest.Equal(t, "the counter", count(t, db.Admin(), "SELECT n FROM "+table+" WHERE id = 1"), 0)
 }
 
-// TestVitessShards: a transaction can't lock in one keyspace and write in another, whose commit
-// might fail alone.
+// TestVitessShards: a transaction can't lock in one keyspace and write in another, whose commit might fail alone.
 func TestVitessShards(t *testing.T) {
 	t.Parallel()
 	db, key := testdb.Open(t, testdb.Vitess), unused()
@@ -204,8 +202,7 @@ func TestVitessSessionsLevel(t *testing.T) {
 	leasetest.Equal(t, "increments", count(t, db.Admin(), "SELECT n FROM "+table), workers*rounds*len(pools))
 }
 
-// TestVitessWaits: a wait without a limit ends before Vitess ends the transaction, which stays open,
-// with its locks.
+// TestVitessWaits: a wait without a limit ends before Vitess ends the transaction, which stays open, with its locks.
 func TestVitessWaits(t *testing.T) {
 	t.Parallel()
 	db, taken := testdb.Open(t, testdb.Vitess), unused()
