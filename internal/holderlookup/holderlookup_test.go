@@ -59,14 +59,6 @@ func taking(ctx context.Context, long time.Duration, n int) int {
 	}
 }
 
-// TestNone proves that what isn't asked for costs nothing.
-func TestNone(t *testing.T) {
-	var none *holderlookup.Later[int]
-	if n := testing.AllocsPerRun(100, func() { testdb.ErrorIf(t, none.End() != 0, "nobody has looked") }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
 // TestSharedLook proves that those who look at the same thing at once share a look, which ends with the last of
 // them or after its limit, and that each returns with its own context.
 func TestSharedLook(t *testing.T) {

@@ -1,4 +1,4 @@
-package rawsql
+package rawsql_test
 
 import (
 	"cmp"
@@ -18,6 +18,10 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // TestLimits: the servers know every limit: never 0, which means none, never more than they heed, and rounded up.
@@ -44,15 +48,14 @@ func TestLimits(t *testing.T) {
 		{math.MaxInt64 - 1, "31536000.000000", "(4294967295)", 9223372037},
 		{math.MaxInt64, "31536000.000000", "(4294967295)", 9223372037},
 	} {
-		if got, want := AtMost(c.limit), fmt.Sprintf("max_statement_time=%s, "+InCase+"%d)", c.atMost, min(c.secondsOfWait, 31536000)+1); got != want {
+		if got, want := rawsql.AtMost(c.limit), fmt.Sprintf("max_statement_time=%s, "+rawsql.InCase+"%d)", c.atMost, min(c.secondsOfWait, 31536000)+1); got != want {
 			t.Errorf("AtMost(%d) is %s, want %s", c.limit, got, want)
 		}
-		if got := HintAtMost("SELECT 1", c.limit); !strings.Contains(got, " MAX_EXECUTION_TIME"+c.hint+" ") {
+		if got := rawsql.HintAtMost("SELECT 1", c.limit); !strings.Contains(got, " MAX_EXECUTION_TIME"+c.hint+" ") {
 			t.Errorf("HintAtMost(%d) is %s, want %s", c.limit, got, c.hint)
 		}
-		if got := LockWait(c.limit); got != c.secondsOfWait {
-			t.Errorf("LockWait(%d) is %d, want %d", c.limit, got, c.secondsOfWait)
-		}
+		got := rawsql.LockWait(c.limit)
+		testdb.ErrorIf(t, got != c.secondsOfWait, "LockWait(%d) is %d, want %d", c.limit, got, c.secondsOfWait)
 	}
 }
 
@@ -65,8 +68,7 @@ func TestOneClock(t *testing.T) {
 	}
 	comments := regexp.MustCompile("--[^\n]*")
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		check(t, err)
+		text := leasetest.Got(os.ReadFile(file))(t)
 		rest := comments.ReplaceAllString(string(text), "")
 		for _, known := range []string{
 			"UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED)", "UNIX_TIMESTAMP() * 1000000, ", "UNIX_TIMESTAMP() * 1000000)", "UNIX_TIMESTAMP() * 1000000\n)",
@@ -74,9 +76,8 @@ func TestOneClock(t *testing.T) {
 			rest = strings.ReplaceAll(rest, known, "")
 		}
 		for _, word := range []string{"UNIX_TIMESTAMP", "NOW(", "SYSDATE"} {
-			if at := strings.Index(rest, word); at >= 0 {
-				t.Errorf("%s reads the clock in other words: %q", file, rest[max(0, at-80):min(len(rest), at+80)])
-			}
+			at := strings.Index(rest, word)
+			testdb.ErrorIf(t, at >= 0, "%s reads the clock in other words: %q", file, rest[max(0, at-80):min(len(rest), at+80)])
 		}
 	}
 }
@@ -87,28 +88,19 @@ func TestRefuse(t *testing.T) {
 	const skips = "SELECT token FROM t WHERE id = 1 FOR UPDATE SKIP LOCKED ON"
 	for _, c := range []struct {
 		query           string
-		of              Engine
+		of              rawsql.Engine
 		rollsBack       bool
 		text, variables string
 	}{
-		{"UPDATE t SET n = 1", MySQL, false, "UPDATE t SET n = 1", ""},
-		{"UPDATE t SET n = 1", MariaDB, true, "UPDATE t SET n = 1", ""},
-		{skips, MySQL, false, "SELECT token FROM t WHERE id = 1 FOR UPDATE NOWAIT ON", ""},
-		{skips, MySQL, true, "SELECT token FROM t WHERE id = 1 FOR UPDATE NOWAIT ON", ""}, // 3572 ends no transaction
-		{skips, MariaDB, false, "SELECT token FROM t WHERE id = 1 FOR UPDATE ON", "innodb_lock_wait_timeout=0"},
-		{skips, MariaDB, true, "SELECT token FROM t WHERE id = 1 FOR UPDATE ON", AtMost(ShortLimit)},
+		{"UPDATE t SET n = 1", rawsql.MySQL, false, "UPDATE t SET n = 1", ""},
+		{"UPDATE t SET n = 1", rawsql.MariaDB, true, "UPDATE t SET n = 1", ""},
+		{skips, rawsql.MySQL, false, "SELECT token FROM t WHERE id = 1 FOR UPDATE NOWAIT ON", ""},
+		{skips, rawsql.MySQL, true, "SELECT token FROM t WHERE id = 1 FOR UPDATE NOWAIT ON", ""}, // 3572 ends no transaction
+		{skips, rawsql.MariaDB, false, "SELECT token FROM t WHERE id = 1 FOR UPDATE ON", "innodb_lock_wait_timeout=0"},
+		{skips, rawsql.MariaDB, true, "SELECT token FROM t WHERE id = 1 FOR UPDATE ON", rawsql.AtMost(rawsql.ShortLimit)},
 	} {
 		text, variables := c.of.Refuse(c.query, c.rollsBack)
-		if text != c.text || strings.Join(variables, ", ") != c.variables {
-			t.Errorf("%s, %s: %q with %q", c.of.Name, c.query, text, variables)
-		}
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
+		testdb.ErrorIf(t, text != c.text || strings.Join(variables, ", ") != c.variables, "%s, %s: %q with %q", c.of.Name, c.query, text, variables)
 	}
 }
 
@@ -127,14 +119,12 @@ func TestInline(t *testing.T) {
 		{"LIMIT ?", []any{int32(10)}, "LIMIT 10"},
 		{"?", []any{[]byte{}}, "X''"},
 	} {
-		if got, ok := Inline(c.query, c.args); !ok || got != c.want {
-			t.Errorf("Inline(%q) = %q, %v, want %q", c.query, got, ok, c.want)
-		}
+		got, ok := rawsql.Inline(c.query, c.args)
+		testdb.ErrorIf(t, !ok || got != c.want, "Inline(%q) = %q, %v, want %q", c.query, got, ok, c.want)
 	}
 	for _, args := range [][]any{{}, {1, 2}, {1.5}, {nil}, {[]byte(nil)}, {true}} {
-		if got, ok := Inline("a = ?", args); ok {
-			t.Errorf("Inline of %v is not refused: %q", args, got)
-		}
+		got, ok := rawsql.Inline("a = ?", args)
+		testdb.ErrorIf(t, ok, "Inline of %v is not refused: %q", args, got)
 	}
 }
 
@@ -146,14 +136,11 @@ func TestQuestionMarks(t *testing.T) {
 	}
 	quoted := regexp.MustCompile("'[^']*'|--[^\n]*|/\\*.*?\\*/")
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		check(t, err)
+		text := leasetest.Got(os.ReadFile(file))(t)
 		queries := strings.Split(string(text), "`")
 		for i := 1; i < len(queries); i += 2 {
 			for _, found := range quoted.FindAllString(queries[i], -1) {
-				if strings.Contains(found, "?") {
-					t.Errorf("%s: %q", file, found)
-				}
+				testdb.ErrorIf(t, strings.Contains(found, "?"), "%s: %q", file, found)
 			}
 		}
 	}
@@ -163,9 +150,9 @@ func TestQuestionMarks(t *testing.T) {
 // that is asked for or nothing can be prepared, and apart from it otherwise.
 func TestText(t *testing.T) {
 	full, locked := &mysql.MySQLError{Number: 1461}, &mysql.MySQLError{Number: 1205}
-	prefix := Under("x=1")
+	prefix := rawsql.Under("x=1")
 	for name, c := range map[string]struct {
-		rewrite func(Statement) Statement
+		rewrite func(rawsql.Statement) rawsql.Statement
 		inline  bool
 		arg     any
 		refused error // what the first is answered
@@ -180,61 +167,55 @@ func TestText(t *testing.T) {
 		"not prepared, and can't be text": {nil, false, 1.5, full, full, "SELECT ?"},
 		"another error":                   {nil, false, 7, locked, locked, "SELECT ?"},
 	} {
-		for method, send := range map[string]func(text *Text) error{
-			"Exec":     func(text *Text) error { return second(text.ExecContext(t.Context(), "SELECT ?", c.arg)) },
-			"Query":    func(text *Text) error { return second(text.QueryContext(t.Context(), "SELECT ?", c.arg)) },
-			"QueryRow": func(text *Text) error { return text.QueryRowContext(t.Context(), "SELECT ?", c.arg).Err() },
+		for method, send := range map[string]func(text *rawsql.Text) error{
+			"Exec":     func(text *rawsql.Text) error { return second(text.ExecContext(t.Context(), "SELECT ?", c.arg)) },
+			"Query":    func(text *rawsql.Text) error { return second(text.QueryContext(t.Context(), "SELECT ?", c.arg)) },
+			"QueryRow": func(text *rawsql.Text) error { return text.QueryRowContext(t.Context(), "SELECT ?", c.arg).Err() },
 		} {
 			base := &losing{refused: c.refused}
 			pool := sql.OpenDB(base)
-			err := send(&Text{DBTX: pool, Rewrite: c.rewrite, Inline: c.inline})
-			if got := strings.Join(base.texts, "|"); got != c.sent || !errors.Is(err, c.want) {
-				t.Errorf("%s by %s: sent %s, want %s; %v, want %v", name, method, got, c.sent, err, c.want)
-			}
-			check(t, pool.Close())
+			err := send(&rawsql.Text{DBTX: pool, Rewrite: c.rewrite, Inline: c.inline})
+			got := strings.Join(base.texts, "|")
+			testdb.ErrorIf(t, got != c.sent || !errors.Is(err, c.want), "%s by %s: sent %s, want %s; %v, want %v", name, method, got, c.sent, err, c.want)
+			leasetest.Must(t, pool.Close())
 		}
 	}
 }
 
 // TestTakesText proves that only the pool of go-sql-driver is known to take text.
 func TestTakesText(t *testing.T) {
-	ours, err := sql.Open("mysql", "user@tcp(localhost:1)/db")
-	check(t, err)
-	if other := sql.OpenDB(&losing{}); TakesText(other) || !TakesText(ours) {
-		t.Errorf("another: %t, go-sql-driver: %t", TakesText(other), TakesText(ours))
-	}
-	check(t, ours.Close())
+	ours := leasetest.Got(sql.Open("mysql", "user@tcp(localhost:1)/db"))(t)
+	other := sql.OpenDB(&losing{})
+	testdb.ErrorIf(t, rawsql.TakesText(other) || !rawsql.TakesText(ours), "another: %t, go-sql-driver: %t", rawsql.TakesText(other), rawsql.TakesText(ours))
+	leasetest.Must(t, ours.Close())
 }
 
 // TestEngines: what can't share a text is refused: what each engine has no text for, what an attempt before has left open on MySQL,
 // and more arguments than its procedure takes. The texts themselves are executed by the tests of locksqlc.
 func TestEngines(t *testing.T) {
 	t.Parallel()
-	lock, compare, insert := Statement{Procedure: LockProcedure}, Statement{Procedure: CompareProcedure, Args: []any{0}}, Statement{Query: "INSERT"}
-	shares := func(_ Statement, ok bool) bool { return ok }
+	lock, compare, insert := rawsql.Statement{Procedure: rawsql.LockProcedure}, rawsql.Statement{Procedure: rawsql.CompareProcedure, Args: []any{0}}, rawsql.Statement{Query: "INSERT"}
+	shares := func(_ rawsql.Statement, ok bool) bool { return ok }
 	for of, is := range map[string]bool{
-		"MariaDB begins with a procedure":       shares(MariaDB.Open(Begin{}, lock, true)),
-		"MySQL begins again":                    shares(MySQL.Open(Begin{Again: true}, lock, true)),
-		"MySQL begins without a procedure":      shares(MySQL.Open(Begin{}, insert, true)),
-		"TiDB begins":                           shares(TiDB.Open(Begin{}, insert, true)),
-		"MariaDB commits a procedure":           shares(MariaDB.Commit(compare)),
-		"MySQL commits a lock":                  shares(MySQL.Commit(lock)),
-		"MySQL commits without a procedure":     shares(MySQL.Commit(insert)),
-		"TiDB commits":                          shares(TiDB.Commit(insert)),
-		"MariaDB reads behind a procedure":      shares(MariaDB.LockThen(Begin{}, lock, "SELECT 1", 0)),
-		"MySQL reads with 17 arguments":         shares(MySQL.LockThen(Begin{}, lock, "SELECT ?", 17)),
-		"MySQL reads behind another procedure":  shares(MySQL.LockThen(Begin{}, compare, "SELECT 1", 0)),
-		"MySQL reads behind a lock, and again":  shares(MySQL.LockThen(Begin{Again: true}, lock, "SELECT 1", 0)),
-		"TiDB locks with a text of the program": shares(TiDB.LockThen(Begin{}, insert, "", 0)),
-		"MySQL writes with 17 arguments":        shares(MySQL.WriteAndCommit("DELETE", 17, 1)),
+		"MariaDB begins with a procedure":       shares(rawsql.MariaDB.Open(rawsql.Begin{}, lock, true)),
+		"MySQL begins again":                    shares(rawsql.MySQL.Open(rawsql.Begin{Again: true}, lock, true)),
+		"MySQL begins without a procedure":      shares(rawsql.MySQL.Open(rawsql.Begin{}, insert, true)),
+		"TiDB begins":                           shares(rawsql.TiDB.Open(rawsql.Begin{}, insert, true)),
+		"MariaDB commits a procedure":           shares(rawsql.MariaDB.Commit(compare)),
+		"MySQL commits a lock":                  shares(rawsql.MySQL.Commit(lock)),
+		"MySQL commits without a procedure":     shares(rawsql.MySQL.Commit(insert)),
+		"TiDB commits":                          shares(rawsql.TiDB.Commit(insert)),
+		"MariaDB reads behind a procedure":      shares(rawsql.MariaDB.LockThen(rawsql.Begin{}, lock, "SELECT 1", 0)),
+		"MySQL reads with 17 arguments":         shares(rawsql.MySQL.LockThen(rawsql.Begin{}, lock, "SELECT ?", 17)),
+		"MySQL reads behind another procedure":  shares(rawsql.MySQL.LockThen(rawsql.Begin{}, compare, "SELECT 1", 0)),
+		"MySQL reads behind a lock, and again":  shares(rawsql.MySQL.LockThen(rawsql.Begin{Again: true}, lock, "SELECT 1", 0)),
+		"TiDB locks with a text of the program": shares(rawsql.TiDB.LockThen(rawsql.Begin{}, insert, "", 0)),
+		"MySQL writes with 17 arguments":        shares(rawsql.MySQL.WriteAndCommit("DELETE", 17, 1)),
 	} {
-		if is {
-			t.Errorf("%s in one text", of)
-		}
+		testdb.ErrorIf(t, is, "%s in one text", of)
 	}
-	if s, _ := MariaDB.Open(Begin{}, Statement{Query: "INSERT", Inserts: true}, true); !strings.HasSuffix(s.Query, "INSERT RETURNING LAST_INSERT_ID(); END") {
-		t.Errorf("what inserts is followed by a statement more: %s", s.Query)
-	}
+	s, _ := rawsql.MariaDB.Open(rawsql.Begin{}, rawsql.Statement{Query: "INSERT", Inserts: true}, true)
+	testdb.ErrorIf(t, !strings.HasSuffix(s.Query, "INSERT RETURNING LAST_INSERT_ID(); END"), "what inserts is followed by a statement more: %s", s.Query)
 }
 
 // TestWordsOfEngines: each engine has its words for what the others have, too.
@@ -242,43 +223,38 @@ func TestWordsOfEngines(t *testing.T) {
 	t.Parallel()
 	const read, turn = "SELECT 1 FROM t LOCK IN SHARE MODE", "SET SESSION innodb_lock_wait_timeout = 100000000, %s = 0, wait_timeout = 9"
 	for _, c := range []struct {
-		e                     Engine
+		e                     rawsql.Engine
 		skips, turns, limited string
 	}{
-		{MariaDB, "SELECT 1 FROM t LOCK IN SHARE MODE SKIP LOCKED", "max_statement_time", "SET STATEMENT " + AtMost(7*time.Millisecond) + " FOR " + read},
-		{MySQL, "SELECT 1 FROM t FOR SHARE SKIP LOCKED", "max_execution_time", "SELECT /*+ MAX_EXECUTION_TIME(7) */ 1 FROM t LOCK IN SHARE MODE"},
+		{rawsql.MariaDB, "SELECT 1 FROM t LOCK IN SHARE MODE SKIP LOCKED", "max_statement_time", "SET STATEMENT " + rawsql.AtMost(7*time.Millisecond) + " FOR " + read},
+		{rawsql.MySQL, "SELECT 1 FROM t FOR SHARE SKIP LOCKED", "max_execution_time", "SELECT /*+ MAX_EXECUTION_TIME(7) */ 1 FROM t LOCK IN SHARE MODE"},
 	} {
-		text, _ := c.e.Limited(7 * time.Millisecond)(Statement{Query: read}).SQL()
+		text, _ := c.e.Limited(7 * time.Millisecond)(rawsql.Statement{Query: read}).SQL()
 		for want, got := range map[string]string{c.skips: c.e.SkipShared(read), fmt.Sprintf(turn, c.turns): c.e.SetQueueWait(9), c.limited: text} {
-			if got != want {
-				t.Errorf("%s: %s, want %s", c.e.Name, got, want)
-			}
+			testdb.ErrorIf(t, got != want, "%s: %s, want %s", c.e.Name, got, want)
 		}
-		if got := EngineOf("11.8.3-" + c.e.Name + "-log"); got != c.e {
-			t.Errorf("a version of %s is taken for one of %s", c.e.Name, got.Name)
-		}
+		got := rawsql.EngineOf("11.8.3-" + c.e.Name + "-log")
+		testdb.ErrorIf(t, got != c.e, "a version of %s is taken for one of %s", c.e.Name, got.Name)
 	}
 }
 
 // TestCommitKeepsTheCall: the statement that commits leaves the other as it was.
 func TestCommitKeepsTheCall(t *testing.T) {
 	t.Parallel()
-	s := Statement{Procedure: CompareProcedure, Args: []any{1, 0}}
-	if both, _ := (MySQL).Commit(s); s.Args[1] != 0 || both.Args[1] != 1 {
-		t.Errorf("%v, and that which commits %v", s.Args, both.Args)
-	}
+	s := rawsql.Statement{Procedure: rawsql.CompareProcedure, Args: []any{1, 0}}
+	both, _ := (rawsql.MySQL).Commit(s)
+	testdb.ErrorIf(t, s.Args[1] != 0 || both.Args[1] != 1, "%v, and that which commits %v", s.Args, both.Args)
 }
 
 // TestStatementText: the arguments of the program stay question marks.
 func TestStatementText(t *testing.T) {
 	t.Parallel()
-	s, _ := MariaDB.LockThen(Begin{}, Statement{Query: "INSERT ?", Args: []any{7}}, "SELECT ?", 1)
+	s, _ := rawsql.MariaDB.LockThen(rawsql.Begin{}, rawsql.Statement{Query: "INSERT ?", Args: []any{7}}, "SELECT ?", 1)
 	if text, ok := s.Text(); !ok || !strings.Contains(text, "REPEAT INSERT 7; UNTIL") || !strings.HasSuffix(text, " USING ?; END") {
 		t.Errorf("%t: %s", ok, text)
 	}
-	if text, ok := (Statement{Procedure: "p", Args: []any{nil, 1, "x"}}).Text(); !ok || text != "CALL p(NULL, NULL, 1, X'78')" {
-		t.Errorf("%t: %s", ok, text)
-	}
+	text, ok := (rawsql.Statement{Procedure: "p", Args: []any{nil, 1, "x"}}).Text()
+	testdb.ErrorIf(t, !ok || text != "CALL p(NULL, NULL, 1, X'78')", "%t: %s", ok, text)
 }
 
 // TestInTx proves that a transaction is committed, or rolled back with the error, that the end of the
@@ -307,17 +283,14 @@ func TestInTx(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		base := &losing{commit: func() error { cancel(); return c.commit }}
 		pool := sql.OpenDB(base)
-		err := InTx(ctx, pool, sql.TxOptions{}, func(tx *sql.Tx) error { return c.f(tx, cancel) })
-		if !errors.Is(err, c.want) || errors.Is(err, sql.ErrTxDone) {
-			t.Errorf("%s: %v, want %v", name, err, c.want)
-		}
+		err := rawsql.InTx(ctx, pool, sql.TxOptions{}, func(tx *sql.Tx) error { return c.f(tx, cancel) })
+		testdb.ErrorIf(t, !errors.Is(err, c.want) || errors.Is(err, sql.ErrTxDone), "%s: %v, want %v", name, err, c.want)
 		for pool.Stats().InUse > 0 { // database/sql rolls back in the background
 			runtime.Gosched()
 		}
-		if sent := base.sent.Load(); sent != c.sent {
-			t.Errorf("%s: %v is sent at the end", name, sent)
-		}
-		check(t, pool.Close())
+		sent := base.sent.Load()
+		testdb.ErrorIf(t, sent != c.sent, "%s: %v is sent at the end", name, sent)
+		leasetest.Must(t, pool.Close())
 		cancel()
 	}
 }

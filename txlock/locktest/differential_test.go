@@ -232,9 +232,9 @@ func (d *driver) start(s step, call func(*actor, step) answer) {
 	go func() {
 		a := call(d.real[s.actor], s)
 		switch {
-		case strings.HasPrefix(a.text, "ErrDeadlock"):
+		case strings.HasPrefix(a.text, txlock.ErrDeadlock.Error()):
 			d.deadlocked <- s.actor
-		case a.text == "ErrWaitTimeout" || a.text == "ErrBusy":
+		case a.text == txlock.ErrWaitTimeout.Error() || a.text == txlock.ErrBusy.Error():
 			close(late)
 		}
 		returned <- a

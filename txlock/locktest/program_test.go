@@ -1,6 +1,7 @@
 package locktest_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -161,23 +162,9 @@ func (n names) of(a answer) string {
 }
 
 // sentinels are what errors.Is looks for.
-var sentinels = []struct {
-	name string
-	err  error
-}{
-	{"ErrBusy", txlock.ErrBusy},
-	{"ErrWaitTimeout", txlock.ErrWaitTimeout},
-	{"ErrDeadlock", txlock.ErrDeadlock},
-	{"ErrStaleSnapshot", txlock.ErrStaleSnapshot},
-	{"ErrTxDoomed", txlock.ErrTxDoomed},
-	{"ErrConflict", txlock.ErrConflict},
-	{"ErrLost", txlock.ErrLost},
-	{"ErrNotHeld", txlock.ErrNotHeld},
-	{"ErrUpgrade", txlock.ErrUpgrade},
-	{"ErrNoTransaction", txlock.ErrNoTransaction},
-	{"ErrInvalidKey", txlock.ErrInvalidKey},
-	{"ErrInvalidOption", txlock.ErrInvalidOption},
-	{"sql.ErrTxDone", sql.ErrTxDone},
+var sentinels = []error{
+	txlock.ErrBusy, txlock.ErrWaitTimeout, txlock.ErrDeadlock, txlock.ErrStaleSnapshot, txlock.ErrTxDoomed, txlock.ErrConflict, txlock.ErrLost,
+	txlock.ErrNotHeld, txlock.ErrUpgrade, txlock.ErrNoTransaction, txlock.ErrInvalidKey, txlock.ErrInvalidOption, sql.ErrTxDone,
 }
 
 // failed is the answer of an error.
@@ -187,17 +174,14 @@ func failed(err error) answer {
 	}
 	var words []string
 	for _, s := range sentinels {
-		if errors.Is(err, s.err) {
-			words = append(words, s.name)
+		if errors.Is(err, s) {
+			words = append(words, s.Error())
 		}
 	}
 	if txlock.Retryable(err) {
 		words = append(words, "retryable")
 	}
-	if words == nil {
-		words = []string{"another error"}
-	}
-	return answer{text: strings.Join(words, " ")}
+	return answer{text: cmp.Or(strings.Join(words, ", "), "another error")}
 }
 
 func granted(grant txlock.Grant, err error) answer {
