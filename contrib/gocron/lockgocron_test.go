@@ -58,10 +58,9 @@ func TestLocker(t *testing.T) {
 				for _, by := range []time.Duration{-100 * time.Millisecond, 0, 100 * time.Millisecond} {
 					jobs, _ = jobtest.Node(t, engine, job.Observe(begun.Observe))
 					clock := wrong{clockwork.NewRealClock(), by}
-					s, err := gocron.NewScheduler(gocron.WithClock(clock), gocron.WithLocation(time.UTC))
-					jobtest.Must(t, err)
+					s := leasetest.Got(gocron.NewScheduler(gocron.WithClock(clock), gocron.WithLocation(time.UTC)))(t)
 					definition, options := test.job(clock.Now())
-					_, err = s.NewJob(definition, gocron.NewTask(func() {
+					_, err := s.NewJob(definition, gocron.NewTask(func() {
 						ran.Add(1)
 						time.Sleep(time.Millisecond)
 					}), append(options, gocron.WithName(key.String()), gocron.WithDistributedJobLocker(lockgocron.NewLocker(jobs, test.schedule)))...)
@@ -96,9 +95,7 @@ func newNode(t *testing.T, engine testdb.Engine, key txlock.Key, options ...elec
 	t.Helper()
 	n := new(node)
 	_, n.leases = jobtest.Node(t, engine)
-	var err error
-	n.election, err = elect.New(n.leases, key, append(options, elect.TTL(6*time.Second), elect.Grace(3*time.Second))...)
-	jobtest.Must(t, err)
+	n.election = leasetest.Got(elect.New(n.leases, key, append(options, elect.TTL(6*time.Second), elect.Grace(3*time.Second))...))(t)
 	n.Elector = lockgocron.NewElector(n.election)
 	t.Cleanup(func() { jobtest.Must(t, n.Close(context.Background())) })
 	return n
@@ -143,11 +140,10 @@ func TestElectorOnce(t *testing.T) {
 		var ran, refused atomic.Int64
 		for range 3 {
 			n := newNode(t, engine, key)
-			s, err := gocron.NewScheduler(gocron.WithDistributedElector(counting{n, &refused}))
-			jobtest.Must(t, err)
+			s := leasetest.Got(gocron.NewScheduler(gocron.WithDistributedElector(counting{n, &refused})))(t)
 			s.Start()
 			t.Cleanup(func() { jobtest.Must(t, s.Shutdown()) })
-			_, err = s.NewJob(gocron.DurationJob(time.Hour), gocron.NewTask(func() { ran.Add(1) }),
+			_, err := s.NewJob(gocron.DurationJob(time.Hour), gocron.NewTask(func() { ran.Add(1) }),
 				gocron.WithStartAt(gocron.WithStartImmediately()), gocron.WithLimitedRuns(1))
 			jobtest.Must(t, err)
 		}
@@ -198,9 +194,8 @@ func TestElector(t *testing.T) {
 		var running atomic.Int64
 		by, enough := make(chan *node), make(chan struct{})
 		for _, n := range all {
-			s, err := gocron.NewScheduler(gocron.WithDistributedElector(n))
-			jobtest.Must(t, err)
-			_, err = s.NewJob(gocron.DurationJob(20*time.Millisecond), gocron.NewTask(func(ctx context.Context) {
+			s := leasetest.Got(gocron.NewScheduler(gocron.WithDistributedElector(n)))(t)
+			_, err := s.NewJob(gocron.DurationJob(20*time.Millisecond), gocron.NewTask(func(ctx context.Context) {
 				_ = n.Do(ctx, func(ctx context.Context, term *elect.Term) error {
 					testdb.ErrorIf(t, running.Add(1) != 1, "two work at once")
 					defer running.Add(-1)

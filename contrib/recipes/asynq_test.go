@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/dca00107/lockstep/internal/test/jobtest"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -43,13 +44,11 @@ func redis(t *testing.T) (client *asynq.Client, tasks func() int) {
 	inspector := asynq.NewInspector(at)
 	t.Cleanup(func() { jobtest.Must(t, errors.Join(client.Close(), inspector.Close())) })
 	return client, func() int {
-		queues, err := inspector.Queues()
-		jobtest.Must(t, err)
+		queues := leasetest.Got(inspector.Queues())(t)
 		if len(queues) == 0 {
 			return 0
 		}
-		queue, err := inspector.GetQueueInfo("default")
-		jobtest.Must(t, err)
+		queue := leasetest.Got(inspector.GetQueueInfo("default"))(t)
 		return queue.Size
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -43,12 +44,10 @@ func Probes(db *sql.DB) http.Handler {
 func TestProbes(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db, err := locksqlc.Open(testdb.Shared(t, engine).Open(t).AdminDSN()) // whose tables are its own
-		check(t, err)
+		db := leasetest.Got(locksqlc.Open(testdb.Shared(t, engine).Open(t).AdminDSN()))(t) // whose tables are its own
 		t.Cleanup(func() { check(t, db.Close()) })
 		check(t, Prepare(t.Context(), db))
-		gone, err := locksqlc.Open("app@tcp(127.0.0.1:1)/shop")
-		check(t, err)
+		gone := leasetest.Got(locksqlc.Open("app@tcp(127.0.0.1:1)/shop"))(t)
 		defer func() { check(t, gone.Close()) }()
 		if err := Prepare(t.Context(), gone); err == nil {
 			t.Error("a program without a server is prepared")
@@ -62,8 +61,7 @@ func TestProbes(t *testing.T) {
 			Probes(c.db).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, c.path, nil))
 			testdb.ErrorIf(t, w.Code != c.want, "%s: %d, want %d", c.path, w.Code, c.want)
 		}
-		_, err = db.ExecContext(t.Context(), "DROP TABLE lockstep_leases")
-		check(t, err)
+		leasetest.Got(db.ExecContext(t.Context(), "DROP TABLE lockstep_leases"))(t)
 		if err := Prepare(t.Context(), db); !errors.Is(err, schema.ErrTable) {
 			t.Errorf("%v without a table", err)
 		}

@@ -99,12 +99,10 @@ func TestArticle(t *testing.T) {
 	onServers(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		_, err := pool.ExecContext(t.Context(), "CREATE TABLE articles (id BIGINT NOT NULL PRIMARY KEY, text VARCHAR(100) NOT NULL, version INT NOT NULL)")
 		must(t, err)
-		_, err = pool.ExecContext(t.Context(), "INSERT INTO articles VALUES (7, 'first', 3)")
-		must(t, err)
+		leasetest.Got(pool.ExecContext(t.Context(), "INSERT INTO articles VALUES (7, 'first', 3)"))(t)
 		page := leasetest.Got(os.ReadFile("../../docs/how-to/migrate.md"))(t)
 		block := regexp.MustCompile("(?s)```sql\n(.*?)```").FindSubmatch(page)
-		_, err = pool.ExecContext(t.Context(), string(block[1]))
-		must(t, err)
+		leasetest.Got(pool.ExecContext(t.Context(), string(block[1])))(t)
 		db := leasetest.Got(gorm.Open(mysql.New(mysql.Config{Conn: pool}), &gorm.Config{Logger: logger.Discard}))(t)
 		must(t, db.Use(lockgorm.New()))
 		save := func(text string, version int64) (saved int64) {

@@ -113,8 +113,7 @@ func TestOnlyAGORMDB(t *testing.T) {
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		ctx := t.Context()
 		db := leasetest.Got(lockgorm.Open(testdb.Open(t, engine).DSN(), noGoroutine()))(t)
-		pool, err := db.DB()
-		check(t, err)
+		pool := leasetest.Got(db.DB())(t)
 		defer func() { check(t, pool.Close()) }()
 		key := txlock.Named("wired")
 		var held *lease.Lease
@@ -130,8 +129,7 @@ func TestOnlyAGORMDB(t *testing.T) {
 		leasetest.Wants(t, "TryAcquire while the app runs", err, txlock.ErrBusy)
 		app.RequireStop()
 		testdb.ErrorIf(t, held.Valid(), "the lease is held when the app has stopped")
-		_, err = other.Leases.TryAcquire(ctx, key)
-		check(t, err)
+		leasetest.Got(other.Leases.TryAcquire(ctx, key))(t)
 	})
 }
 

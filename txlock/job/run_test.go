@@ -70,42 +70,6 @@ func closeAll(t *testing.T, nodes ...*node) {
 	}
 }
 
-// TestMissedTicks proves what becomes of the ticks of a night in which no process ran.
-func TestMissedTicks(t *testing.T) {
-	for name, test := range map[string]struct {
-		policy Policy
-		want   []int // hours
-	}{
-		"Once": {CatchUpLatest, []int{1, 2, 10, 11}},
-		"Skip": {SkipMissed, []int{1, 2, 11}},
-		"All":  {CatchUpAll, []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, c *cluster) {
-				var j journal
-				begin := c.now().Truncate(time.Hour)
-				a := c.node()
-				a.runs(Every(time.Hour), j.work(time.Second), Missed(test.policy))
-				time.Sleep(150 * time.Minute)
-				must(t, a.Close(t.Context()))
-				time.Sleep(8 * time.Hour)
-				b := c.node()
-				b.runs(Every(time.Hour), j.work(time.Second), Missed(test.policy))
-				time.Sleep(time.Hour)
-				closeAll(t, b)
-				var got []int
-				for _, at := range j.done {
-					got = append(got, int(at.Sub(begin).Hours()))
-				}
-				testdb.ErrorIf(t, !slices.Equal(got, test.want), "done: %v, want %v", got, test.want)
-				leasetest.Equal(t, "left out and told so", len(b.events.of(Skipped)) > 0, test.policy != CatchUpAll)
-				s := statusOf(t, b.Jobs, nightly)
-				testdb.ErrorIf(t, !s.Next.Equal(s.Done.Add(time.Hour)) || s.Took < time.Second, "the table says %+v", s)
-			})
-		})
-	}
-}
-
 // TestServerClockIsSet proves that no tick is done twice when the server's clock is set
 // back, and that a step forward leaves ticks to the policy.
 func TestServerClockIsSet(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -520,44 +519,24 @@ func TestLeases(t *testing.T) {
 	})
 }
 
-// TestSchedules runs a job by two schedules, of which each process is told.
-func TestSchedules(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k, ctx := locktest.Open(t, nil), t.Context()
-		var told atomic.Int32
-		jobs := leasetest.Got(job.New(k.DB(), leasesOf(t, k.DB()), job.Log(nil), job.Observe(func(_ context.Context, e job.Event) {
-			switch e.Kind {
-			case job.ScheduleDiffers:
-				told.Add(1)
-			case job.RunError:
-				t.Error(e.Err)
-			}
-		})))(t)
-		var all sync.WaitGroup
-		for _, schedule := range []job.Schedule{job.Every(time.Minute), job.Every(90 * time.Second)} {
-			all.Go(func() {
-				wants(t, "Run", jobs.Run(ctx, txlock.Named("nightly"), schedule, func(context.Context, time.Time) error { return nil }), nil)
-			})
-		}
-		time.Sleep(time.Hour)
-		must(t, jobs.Close(ctx))
-		all.Wait()
-		leasetest.Equal(t, "processes that were told", told.Load(), 2)
-	})
-}
-
-// TestJobControls pauses a job, requests a run of it, and reads and deletes what is kept of it, and of a tick
-// that fails.
+// TestJobControls pauses a job, requests a run of it, reads and deletes what is kept of it, and of a tick that fails,
+// and runs it by two schedules, of which each process is told.
 func TestJobControls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		k, ctx, key := locktest.Open(t, nil), t.Context(), txlock.Named("nightly")
-		jobs := leasetest.Got(job.New(k.DB(), leasesOf(t, k.DB()), job.Log(nil), job.KeepRuns(2, 24*time.Hour)))(t)
-		runs, ran := make(chan time.Time, 10), make(chan error)
-		go func() {
-			ran <- jobs.Run(ctx, key, job.Every(time.Hour), func(_ context.Context, at time.Time) error { runs <- at; return nil })
-		}()
+		var told atomic.Int32
+		jobs := leasetest.Got(job.New(k.DB(), leasesOf(t, k.DB()), job.Log(nil), job.KeepRuns(2, 24*time.Hour), job.Observe(func(_ context.Context, e job.Event) {
+			if e.Kind == job.ScheduleDiffers {
+				told.Add(1)
+			}
+			testdb.ErrorIf(t, e.Kind == job.RunError, "%v", e.Err)
+		})))(t)
+		runs, ran := make(chan time.Time, 20), make(chan error)
+		by := func(schedule job.Schedule) {
+			ran <- jobs.Run(ctx, key, schedule, func(_ context.Context, at time.Time) error { runs <- at; return nil })
+		}
+		go by(job.Every(time.Hour))
 		changesOnce := func(what string, control func() (bool, error)) {
 			t.Helper()
 			for _, want := range []bool{true, false} {
@@ -584,7 +563,10 @@ func TestJobControls(t *testing.T) {
 		if all, err := jobs.List(ctx); err != nil || len(all) != 2 || all[0].Failing+all[1].Failing != 1 {
 			t.Errorf("%+v, %v", all, err)
 		}
-		must(t, errors.Join(jobs.Close(ctx), <-ran))
+		go by(job.Every(90 * time.Minute))
+		time.Sleep(5 * time.Hour)
+		leasetest.Equal(t, "processes that were told of another schedule", told.Load(), 2)
+		must(t, errors.Join(jobs.Close(ctx), <-ran, <-ran))
 		time.Sleep(10 * time.Hour)
 		leasetest.Equal(t, "purged of the last 100 hours", leasetest.Got(job.Purge(ctx, k.DB(), 100*time.Hour))(t), 0)
 		leasetest.Equal(t, "purged", leasetest.Got(job.Purge(ctx, k.DB(), time.Hour))(t), 2)

@@ -124,33 +124,6 @@ func TestDo(t *testing.T) {
 	})
 }
 
-// TestNode proves that a transaction in one of the databases is guarded there.
-func TestNode(t *testing.T) {
-	inMemory(t, 3, func(t *testing.T, db *memory) {
-		m, stores := db.installed()
-		l := acquire(t, m, job)
-		synctest.Wait() // all nodes have joined
-		guard := func() error {
-			tx := leasetest.Got(stores[1].Pool().BeginTx(t.Context(), nil))(t)
-			node, err := l.Node(1)
-			if err == nil {
-				err = node.Guard(t.Context(), tx)
-			}
-			if err != nil {
-				return errors.Join(err, tx.Rollback())
-			}
-			return tx.Commit()
-		}
-		must(t, guard())
-		wants(t, "Node(3) of three", second(l.Node(3)), txlock.ErrInvalidOption)
-		db.force(1)
-		wants(t, "Guard of what was taken over there", guard(), txlock.ErrLost)
-		wants(t, "Node of what was taken over there", second(l.Node(1)), txlock.ErrNotHeld)
-		release(t, l)
-		wants(t, "Node of what was released", guard(), txlock.ErrNotHeld)
-	})
-}
-
 // TestFreeLeaseHasNoLimit proves that what is free is granted however small the limit of
 // the wait is, and that the error of a limit says what the nodes have answered.
 func TestFreeLeaseHasNoLimit(t *testing.T) {
@@ -288,8 +261,10 @@ func TestNodeReleasedByForce(t *testing.T) {
 			db.holds("beside the one", 2)
 		}
 		wants(t, "Node", second(l.Node(1)), txlock.ErrNotHeld, lease.ErrReplaced)
-		must(t, l.Err())
+		wants(t, "Node(3) of three", second(l.Node(3)), txlock.ErrInvalidOption)
+		must(t, errors.Join(l.Err(), second(l.Node(0))))
 		release(t, l)
+		wants(t, "Node of what was released", second(l.Node(0)), txlock.ErrNotHeld)
 	})
 }
 

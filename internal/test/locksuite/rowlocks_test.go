@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	jobs "github.com/dca00107/lockstep/txlock/job"
@@ -82,8 +83,7 @@ func (r *trial) lease(name string, slot, usedFor int) {
 // manager returns a manager of the pool, which removes no rows.
 func (r *trial) manager() *lease.Manager {
 	r.Helper()
-	m, err := lease.NewManager(r.pool, lease.PurgeEvery(time.Hour, time.Hour*24))
-	check(r, err)
+	m := leasetest.Got(lease.NewManager(r.pool, lease.PurgeEvery(time.Hour, time.Hour*24)))(r)
 	r.Cleanup(func() { _ = m.Close(context.WithoutCancel(r.Context())) }) // what it holds is of transactions that were rolled back
 	return m
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/internal/test/tools/checkqueries"
 )
@@ -23,8 +24,7 @@ const (
 // statements than are on the page.
 func (f *findings) compare(t *testing.T) {
 	t.Helper()
-	page, err := os.ReadFile(lockPage)
-	check(t, err)
+	page := leasetest.Got(os.ReadFile(lockPage))(t)
 	head, table, found := strings.Cut(string(page), tableBegin)
 	if !found {
 		t.Fatalf("%s has no table", lockPage)
@@ -124,8 +124,7 @@ func (s *seen) text() string {
 // no other, and every exception.
 func (f *findings) isComplete(t *testing.T) {
 	t.Helper()
-	queries, err := checkqueries.Places("../../../queries")
-	check(t, err)
+	queries := leasetest.Got(checkqueries.Places("../../../queries"))(t)
 	var sent []string
 	for _, row := range f.rows {
 		names := row.statements()
