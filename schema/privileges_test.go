@@ -157,9 +157,7 @@ func TestWrongPassword(t *testing.T) {
 		for what, err := range map[string]error{"Check": schema.Check(t.Context(), wrong), "Install": schema.Install(t.Context(), wrong)} {
 			_, missing := schema.MissingPrivilege(err)
 			var server *mysql.MySQLError
-			if !errors.As(err, &server) || server.Number != 1045 || missing || errors.Is(err, schema.ErrPrivilege) {
-				t.Errorf("%s: %v, privilege %t", what, err, missing)
-			}
+			testdb.ErrorIf(t, !errors.As(err, &server) || server.Number != 1045 || missing || errors.Is(err, schema.ErrPrivilege), "%s: %v, privilege %t", what, err, missing)
 		}
 	})
 }

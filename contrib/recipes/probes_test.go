@@ -49,9 +49,8 @@ func TestProbes(t *testing.T) {
 		check(t, Prepare(t.Context(), db))
 		gone := leasetest.Got(locksqlc.Open("app@tcp(127.0.0.1:1)/shop"))(t)
 		defer func() { check(t, gone.Close()) }()
-		if err := Prepare(t.Context(), gone); err == nil {
-			t.Error("a program without a server is prepared")
-		}
+		err := Prepare(t.Context(), gone)
+		testdb.ErrorIf(t, err == nil, "a program without a server is prepared")
 		for _, c := range []struct {
 			db   *sql.DB
 			path string
@@ -62,8 +61,7 @@ func TestProbes(t *testing.T) {
 			testdb.ErrorIf(t, w.Code != c.want, "%s: %d, want %d", c.path, w.Code, c.want)
 		}
 		leasetest.Got(db.ExecContext(t.Context(), "DROP TABLE lockstep_leases"))(t)
-		if err := Prepare(t.Context(), db); !errors.Is(err, schema.ErrTable) {
-			t.Errorf("%v without a table", err)
-		}
+		err = Prepare(t.Context(), db)
+		testdb.ErrorIf(t, !errors.Is(err, schema.ErrTable), "%v without a table", err)
 	})
 }

@@ -291,9 +291,7 @@ func checkQueries(t *testing.T, emitted map[string]string) {
 	}
 	queries := queriesOf(t)
 	for metric := range metrics {
-		if !slices.ContainsFunc(queries, func(query string) bool { return strings.Contains(query, metric) }) {
-			t.Errorf("the dashboard doesn't show %s", metric)
-		}
+		testdb.ErrorIf(t, !slices.ContainsFunc(queries, func(query string) bool { return strings.Contains(query, metric) }), "the dashboard doesn't show %s", metric)
 	}
 	for _, file := range []string{"alerts.yaml", "alerts_test.yaml"} {
 		text := leasetest.Got(os.ReadFile(grafana + file))(t)

@@ -50,9 +50,8 @@ func TestGetLock(t *testing.T) {
 				return result
 			})
 			wants(t, "the result", err, result)
-			if err := try(t.Context(), db); err != nil || free() != 1 {
-				t.Errorf("afterwards: %v, GET_LOCK is free: %d", err, free())
-			}
+			err = try(t.Context(), db)
+			testdb.ErrorIf(t, err != nil || free() != 1, "afterwards: %v, GET_LOCK is free: %d", err, free())
 		}
 	})
 }

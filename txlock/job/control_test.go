@@ -188,24 +188,21 @@ func TestHealth(t *testing.T) {
 		testdb.ErrorIf(t, s.Overdue != 0 || s.TooLong != 0 || s.Running || s.Schedule != "Every(10m0s)" || !s.Next.After(c.now()), "well: %+v", s)
 		hangs.Store(true)
 		time.Sleep(10 * time.Minute)
-		if s := status(); !s.Running || s.Took < 4*time.Minute || s.TooLong < 3*time.Minute || s.TooLong > s.Took-time.Minute {
-			t.Errorf("it hangs: %+v", s)
-		}
+		s = status()
+		testdb.ErrorIf(t, !s.Running || s.Took < 4*time.Minute || s.TooLong < 3*time.Minute || s.TooLong > s.Took-time.Minute, "it hangs: %+v", s)
 		leasetest.Equal(t, "events of what takes too long", len(a.events.of(TooLong)), 1)
 		close(hang)
 		closeAll(t, a)
 		time.Sleep(15 * time.Minute)
-		if s := status(); s.Running || s.Overdue < 4*time.Minute || s.TooLong != 0 {
-			t.Errorf("it has stopped: %+v", s)
-		}
+		s = status()
+		testdb.ErrorIf(t, s.Running || s.Overdue < 4*time.Minute || s.TooLong != 0, "it has stopped: %+v", s)
 		c.mu.Lock()
 		r := c.rows[nightly.String()]
 		r.PausedUs = 1
 		c.rows[nightly.String()] = r
 		c.mu.Unlock()
-		if s := status(); s.Overdue != 0 || s.Paused.IsZero() {
-			t.Errorf("it is paused: %+v", s)
-		}
+		s = status()
+		testdb.ErrorIf(t, s.Overdue != 0 || s.Paused.IsZero(), "it is paused: %+v", s)
 	})
 }
 
@@ -277,12 +274,10 @@ func TestLog(t *testing.T) {
 		n.ledger.down(nil)
 		closeAll(t, n)
 		text := logged.String()
-		if n := strings.Count(text, "level=ERROR msg=\"job: tick failed\" job=nightly instance=web"); n < 1 || n > 3 {
-			t.Errorf("%d failures in:\n%s", n, text)
-		}
-		if n := strings.Count(text, "level=WARN msg=\"job: Run retries\" job=nightly instance=web error=\"cut off\""); n < 4 || n > 6 {
-			t.Errorf("%d errors in:\n%s", n, text)
-		}
+		failed := strings.Count(text, "level=ERROR msg=\"job: tick failed\" job=nightly instance=web")
+		testdb.ErrorIf(t, failed < 1 || failed > 3, "%d failures in:\n%s", failed, text)
+		retried := strings.Count(text, "level=WARN msg=\"job: Run retries\" job=nightly instance=web error=\"cut off\"")
+		testdb.ErrorIf(t, retried < 4 || retried > 6, "%d errors in:\n%s", retried, text)
 		silent := c.node(Log(nil))
 		testdb.ErrorIf(t, silent.log.Enabled(t.Context(), slog.LevelError), "after Log(nil) errors are logged")
 	})

@@ -164,9 +164,7 @@ func checkInstants(t *testing.T, db *testdb.DB, table, job string, every time.Du
 		within = n == 0 && !explained
 	}
 	t.Logf("%s: %d ticks, %d left out, %d more of which nobody could tell, %d more runs, %d kills and errors", job, len(times), told, untold, twice, faults)
-	if gaps > 0 && (childJobs[job].missed == CatchUpAll || job == "plain" || gaps > faults) {
-		t.Errorf("%s: %d ticks were lost at %d times", job, untold, gaps)
-	}
+	testdb.ErrorIf(t, gaps > 0 && (childJobs[job].missed == CatchUpAll || job == "plain" || gaps > faults), "%s: %d ticks were lost at %d times", job, untold, gaps)
 	testdb.ErrorIf(t, twice > 0 && (job != "plain" || twice > faults), "%s: ticks were done %d times too often", job, twice)
 }
 

@@ -288,9 +288,8 @@ func TestInstantsHaveAZone(t *testing.T) {
 					first, again := <-saw, <-saw
 					claim := leasetest.Got(n.ClaimNearest(t.Context(), txlock.Named("nearest"), schedule))(t)
 					must(t, claim.Finish(t.Context(), nil))
-					if zones := [3]string{first.Location().String(), again.Location().String(), claim.At().Location().String()}; !first.Equal(again) || zones != [3]string{zone, zone, zone} {
-						t.Errorf("%v, then %v, and by a claim %v, want all in %s", first, again, claim.At(), zone)
-					}
+					zones := [3]string{first.Location().String(), again.Location().String(), claim.At().Location().String()}
+					testdb.ErrorIf(t, !first.Equal(again) || zones != [3]string{zone, zone, zone}, "%v, then %v, and by a claim %v, want all in %s", first, again, claim.At(), zone)
 				})
 			})
 		}

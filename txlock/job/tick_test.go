@@ -40,9 +40,8 @@ func TestFailedTick(t *testing.T) {
 		ticks(t, false, ErrPast)(b.Tick(t.Context(), nightly, first, nothing))
 		ticks(t, true, nil)(b.Tick(t.Context(), nightly, later, nothing))
 		ticks(t, false, ErrPast)(b.Tick(t.Context(), nightly, first, nothing)) // never done, before one that was
-		if s := statusOf(t, a.Jobs, nightly); s.Err != "" || s.Failures != 0 || !s.Done.Equal(later) || s.Took <= 0 {
-			t.Errorf("the table says %+v", s)
-		}
+		s = statusOf(t, a.Jobs, nightly)
+		testdb.ErrorIf(t, s.Err != "" || s.Failures != 0 || !s.Done.Equal(later) || s.Took <= 0, "the table says %+v", s)
 		leasetest.Equal(t, "failures that b was told of", len(b.events.of(Failed)), 1)
 	})
 }
@@ -78,9 +77,8 @@ func TestBadTicks(t *testing.T) {
 			return nil
 		}))
 		began, asked := c.now(), c.now().Add(30*time.Second)
-		if ran, err := n.Tick(t.Context(), nightly, asked, nothing); !ran || err != nil || c.now().Before(asked) {
-			t.Errorf("30 s ahead: %v, %v after %v", ran, err, c.now().Sub(began))
-		}
+		ran, err := n.Tick(t.Context(), nightly, asked, nothing)
+		testdb.ErrorIf(t, !ran || err != nil || c.now().Before(asked), "30 s ahead: %v, %v after %v", ran, err, c.now().Sub(began))
 	})
 }
 

@@ -108,9 +108,8 @@ func TestWatchJobs(t *testing.T) {
 			err := reader.Collect(ctx, new(metricdata.ResourceMetrics))
 			testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), txlock.ErrSchema.Error()), "without the table it returns %v", err)
 			must(t, stop())
-			if all := collect(t, reader); all["lockstep.job.overdue"].Data != nil {
-				t.Errorf("after stop there is %v", all["lockstep.job.overdue"])
-			}
+			all = collect(t, reader)
+			testdb.ErrorIf(t, all["lockstep.job.overdue"].Data != nil, "after stop there is %v", all["lockstep.job.overdue"])
 		})
 	}
 }

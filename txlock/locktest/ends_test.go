@@ -82,9 +82,8 @@ func TestFaultsBesideEnds(t *testing.T) {
 	testdb.ErrorIf(t, !txlock.Retryable(err), "Commit: %v", err)
 	k.FailStatement("ROLLBACK TO", locktest.Deadlock)
 	tx, _ = begin(ctx, t, k)
-	if _, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT a"); !txlock.Retryable(err) {
-		t.Errorf("ROLLBACK TO: %v", err)
-	}
+	_, err = tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT a")
+	testdb.ErrorIf(t, !txlock.Retryable(err), "ROLLBACK TO: %v", err)
 	must(t, tx.Rollback())
 }
 

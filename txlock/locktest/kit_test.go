@@ -247,9 +247,8 @@ func TestNoDatabase(t *testing.T) {
 	k := locktest.Open(fails, nil)
 	_, err := k.DB().ExecContext(t.Context(), "UPDATE orders")
 	testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), `no database for "UPDATE orders"`), "%v", err)
-	if _, err := k.DB().ExecContext(t.Context(), "DELETE FROM lockstep_locks"); err == nil {
-		t.Error("it knows the statement")
-	}
+	_, err = k.DB().ExecContext(t.Context(), "DELETE FROM lockstep_locks")
+	testdb.ErrorIf(t, err == nil, "it knows the statement")
 	fails.says(t, "DELETE FROM lockstep_locks")
 }
 
@@ -282,9 +281,8 @@ func TestFaults(t *testing.T) {
 		seen.WriteString(log(k) + "\n")
 		_, err := scope.Lock(t.Context(), orders.Key(3))
 		testdb.ErrorIf(t, errors.Is(err, txlock.ErrTxDoomed) != c.ends, "after a %v: %v", c.fault, err)
-		if err := tx.Commit(); (err != nil) != c.ends {
-			t.Errorf("after a %v COMMIT: %v", c.fault, err)
-		}
+		err = tx.Commit()
+		testdb.ErrorIf(t, (err != nil) != c.ends, "after a %v COMMIT: %v", c.fault, err)
 	}
 	leasetest.Says(t, "the log", seen.String(), "tx 1: lock shared order:1: Error 1205 (HY000): Lock wait timeout exceeded",
 		"tx 1: once order:1: Error 1213 (40001): Deadlock found")
@@ -560,9 +558,8 @@ func TestJobControls(t *testing.T) {
 		}
 		failed := errors.New("failed")
 		wants(t, "TickTx", second(jobs.TickTx(ctx, txlock.Named("failing"), time.Now(), func(context.Context, *sql.Tx, time.Time) error { return failed })), failed)
-		if all, err := jobs.List(ctx); err != nil || len(all) != 2 || all[0].Failing+all[1].Failing != 1 {
-			t.Errorf("%+v, %v", all, err)
-		}
+		all, err := jobs.List(ctx)
+		testdb.ErrorIf(t, err != nil || len(all) != 2 || all[0].Failing+all[1].Failing != 1, "%+v, %v", all, err)
 		go by(job.Every(90 * time.Minute))
 		time.Sleep(5 * time.Hour)
 		leasetest.Equal(t, "processes that were told of another schedule", told.Load(), 2)

@@ -290,10 +290,7 @@ var lockVerbs = map[string]verb{
 }
 
 // beginnings are the ways to begin a transaction.
-var beginnings = map[string]*sql.TxOptions{
-	"REPEATABLE READ": {Isolation: sql.LevelRepeatableRead},
-	"READ COMMITTED":  {Isolation: sql.LevelReadCommitted},
-}
+var beginnings = map[string]*sql.TxOptions{"REPEATABLE READ": {Isolation: sql.LevelRepeatableRead}, "READ COMMITTED": {Isolation: sql.LevelReadCommitted}}
 
 // begin ends what there was.
 func (a *actor) begin(s step) answer {

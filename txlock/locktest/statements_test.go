@@ -162,9 +162,8 @@ func TestSnapshots(t *testing.T) {
 			for _, statement := range statements {
 				send("BEGIN", regexp.MustCompile(`\borders\b`).ReplaceAllString(statement, table))
 				holds(t, pool, key)
-				if err := lock(key); errors.Is(err, txlock.ErrStaleSnapshot) != takes || err != nil && !takes {
-					t.Errorf("a lock after %q: %v, want a stale one: %t", statement, err, takes)
-				}
+				err := lock(key)
+				testdb.ErrorIf(t, errors.Is(err, txlock.ErrStaleSnapshot) != takes || err != nil && !takes, "a lock after %q: %v, want a stale one: %t", statement, err, takes)
 				send("ROLLBACK")
 			}
 		}

@@ -363,9 +363,7 @@ func TestBusyNamesAHolder(t *testing.T) {
 		}
 		_, err = b.TryAcquire(t.Context(), job, lease.NameHolders())
 		wants(t, "TryAcquire", err, txlock.ErrBusy)
-		if !errors.As(err, &held) || held.Key != job || held.Owner != l.Owner() || held.Since.IsZero() {
-			t.Errorf("%v names %+v, want %q", err, held, l.Owner())
-		}
+		testdb.ErrorIf(t, !errors.As(err, &held) || held.Key != job || held.Owner != l.Owner() || held.Since.IsZero(), "%v names %+v, want %q", err, held, l.Owner())
 		must(t, l.Release(t.Context()))
 	})
 }

@@ -460,9 +460,8 @@ func TestTiDBWaitsPastTheLimit(t *testing.T) {
 			case !errors.Is(err, txlock.ErrDeadlock):
 				t.Error(err)
 			}
-			if err := tx.Commit(); err != nil && !errors.Is(err, txlock.ErrDeadlock) {
-				t.Error(err)
-			}
+			err = tx.Commit()
+			testdb.ErrorIf(t, err != nil && !errors.Is(err, txlock.ErrDeadlock), "%v", err)
 		}
 		return nil
 	})

@@ -173,9 +173,8 @@ func TestVitessLevel(t *testing.T) {
 		tx := leasetest.Got(pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level}))(t)
 		exec(t, tx, "SELECT 1")
 		check(t, tx.Commit())
-		if got, err := run(sql.LevelDefault); got != "REPEATABLE-READ" || err != nil {
-			t.Errorf("after %v: %s, %v", level, got, err)
-		}
+		got, err := run(sql.LevelDefault)
+		testdb.ErrorIf(t, got != "REPEATABLE-READ" || err != nil, "after %v: %s, %v", level, got, err)
 	}
 }
 
