@@ -45,7 +45,6 @@ type cluster struct {
 	leases *memstore.Server
 
 	mu   sync.Mutex
-	step time.Duration // by which the server's clock was set
 	rows map[string]memRow
 }
 
@@ -61,18 +60,7 @@ func inMemory(t *testing.T, test func(t *testing.T, c *cluster)) {
 	leasetest.InBubble(t, 3*365*24*time.Hour, func(t *testing.T) { test(t, &cluster{t: t, leases: memstore.New(), rows: make(map[string]memRow)}) })
 }
 
-func (c *cluster) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return time.Now().Add(c.step)
-}
-
-// set sets the server's clock for jobs.
-func (c *cluster) set(by time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.step += by
-}
+func (c *cluster) now() time.Time { return time.Now() }
 
 // node is a process.
 type node struct {
@@ -171,7 +159,7 @@ func (m *memLedger) change(ctx context.Context, key string, f func(r *memRow, no
 		return false, err
 	}
 	r, known := m.rows[key]
-	if !known || !f(&r, time.Now().Add(m.step).UnixMicro()) {
+	if !known || !f(&r, time.Now().UnixMicro()) {
 		return false, nil
 	}
 	m.rows[key] = r
@@ -270,7 +258,7 @@ func (m *memLedger) list(context.Context) (rows []row, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range m.rows {
-		r.NowUs = time.Now().Add(m.step).UnixMicro()
+		r.NowUs = time.Now().UnixMicro()
 		if r.TickUs > r.DoneUs {
 			r.Runs = string(r.runs)
 		}
