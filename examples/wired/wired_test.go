@@ -33,7 +33,9 @@ func openResolved(primary, replica string, options ...gorm.Option) (*gorm.DB, *d
 	if err != nil {
 		return nil, nil, err
 	}
-	pools := dbresolver.Register(dbresolver.Config{Replicas: []gorm.Dialector{lockgorm.Dialector(replica)}})
+	pools := dbresolver.Register(dbresolver.Config{
+		Replicas: []gorm.Dialector{lockgorm.Dialector(replica)},
+	})
 	return db, pools, db.Use(pools)
 }
 
