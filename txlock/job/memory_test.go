@@ -45,6 +45,7 @@ type cluster struct {
 	leases *memstore.Server
 
 	mu   sync.Mutex
+	step time.Duration // by which the server's clock was set
 	rows map[string]memRow
 }
 
@@ -60,7 +61,18 @@ func inMemory(t *testing.T, test func(t *testing.T, c *cluster)) {
 	leasetest.InBubble(t, 3*365*24*time.Hour, func(t *testing.T) { test(t, &cluster{t: t, leases: memstore.New(), rows: make(map[string]memRow)}) })
 }
 
-func (c *cluster) now() time.Time { return time.Now() }
+func (c *cluster) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Now().Add(c.step)
+}
+
+// set sets the server's clock for jobs.
+func (c *cluster) set(by time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.step += by
+}
 
 // node is a process.
 type node struct {
@@ -159,7 +171,7 @@ func (m *memLedger) change(ctx context.Context, key string, f func(r *memRow, no
 		return false, err
 	}
 	r, known := m.rows[key]
-	if !known || !f(&r, time.Now().UnixMicro()) {
+	if !known || !f(&r, time.Now().Add(m.step).UnixMicro()) {
 		return false, nil
 	}
 	m.rows[key] = r
@@ -258,7 +270,7 @@ func (m *memLedger) list(context.Context) (rows []row, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range m.rows {
-		r.NowUs = time.Now().UnixMicro()
+		r.NowUs = time.Now().Add(m.step).UnixMicro()
 		if r.TickUs > r.DoneUs {
 			r.Runs = string(r.runs)
 		}

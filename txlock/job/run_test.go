@@ -70,6 +70,27 @@ func closeAll(t *testing.T, nodes ...*node) {
 	}
 }
 
+// TestServerClockIsSet proves that no tick is done twice when the server's clock is set
+// back, and that a step forward leaves ticks to the policy.
+func TestServerClockIsSet(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		var j journal
+		nodes := []*node{c.node(), c.node(), c.node()}
+		for _, n := range nodes {
+			n.runs(Every(time.Minute), j.work(time.Second))
+		}
+		for _, by := range []time.Duration{0, -10 * time.Minute, 3 * time.Hour, -90 * time.Second, -time.Hour, 2 * time.Hour} {
+			c.set(by)
+			time.Sleep(30 * time.Minute)
+		}
+		closeAll(t, nodes...)
+		testdb.ErrorIf(t, len(j.done) < 30 || j.beside > 0, "%d ticks, %d beside others", len(j.done), j.beside)
+		for i := 1; i < len(j.done); i++ {
+			testdb.ErrorIf(t, !j.done[i].After(j.done[i-1]), "%v after %v", j.done[i], j.done[i-1])
+		}
+	})
+}
+
 // TestInterruptedTick proves that the tick of a process that is closed, or whose context
 // ends, is begun again by another one at once, and by CatchUpAll also after later instants.
 func TestInterruptedTick(t *testing.T) {

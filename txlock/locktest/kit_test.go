@@ -530,7 +530,7 @@ func TestJobControls(t *testing.T) {
 			}
 			testdb.ErrorIf(t, e.Kind == job.RunError, "%v", e.Err)
 		})))(t)
-		runs, ran := make(chan time.Time, 100_000), make(chan error) // no run has to wait
+		runs, ran := make(chan time.Time, 20), make(chan error)
 		by := func(schedule job.Schedule) {
 			ran <- jobs.Run(ctx, key, schedule, func(_ context.Context, at time.Time) error { runs <- at; return nil })
 		}
