@@ -20,8 +20,7 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
-// TestChainThatBeginsNone proves what a transaction says that its program has committed by COMMIT AND CHAIN,
-// on a server that begins no other.
+// TestChainThatBeginsNone shows what a transaction says that its program has committed by COMMIT AND CHAIN, on a server that begins no other.
 func TestChainThatBeginsNone(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
@@ -82,9 +81,8 @@ func TestLostWhileItCommits(t *testing.T) {
 		} else {
 			_, err = tx.ExecContext(t.Context(), c.query)
 		}
-		if !errors.Is(err, driver.ErrBadConn) || (txState.Committed() != nil) != c.committed {
-			t.Errorf("%s, lost by %s: %v, committed %v, want %t", c.query, c.lostBy, err, txState.Committed(), c.committed)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, driver.ErrBadConn) || (txState.Committed() != nil) != c.committed,
+			"%s, lost by %s: %v, committed %v, want %t", c.query, c.lostBy, err, txState.Committed(), c.committed)
 		maybe := fault.ErrCommitted
 		if c.query == "COMMIT" {
 			maybe = fault.ErrUnknownOutcome
@@ -110,8 +108,7 @@ func TestLostTwice(t *testing.T) {
 	if err := tx.Commit(); !errors.Is(err, driver.ErrBadConn) || !errors.Is(err, fault.ErrCommitted) {
 		t.Errorf("Commit: %v, want that it may have been committed", err)
 	}
-	n := base.connections()
-	testdb.ErrorIf(t, n != 2, "%d connections were opened, want one to end the session", n)
+	equal(t, "connections, of which one ends the session", base.connections(), 2)
 }
 
 // TestDeadBeforeCommit finds the connection dead before COMMIT could be sent: nothing was committed.
@@ -143,9 +140,8 @@ func TestDoomedAfterCommit(t *testing.T) {
 	for _, query := range []string{"COMMIT AND CHAIN", "UPDATE"} {
 		_, _ = tx.ExecContext(t.Context(), query)
 	}
-	if err := tx.Commit(); !errors.Is(err, deadlock) || !errors.Is(err, fault.ErrCommitted) {
-		t.Errorf("Commit: %v, want both the deadlock and that it was committed before", err)
-	}
+	err := tx.Commit()
+	testdb.ErrorIf(t, !errors.Is(err, deadlock) || !errors.Is(err, fault.ErrCommitted), "Commit: %v, want both the deadlock and that it was committed before", err)
 }
 
 // TestNoRowsAreClosed: rows without columns are closed before anything else is sent: the driver watches the context until then.
@@ -197,8 +193,7 @@ func TestRefusedByTheGroup(t *testing.T) {
 		base.mu.Unlock()
 		err := begun(t, pool).Commit()
 		testdb.ErrorIf(t, !errors.Is(err, c.commit) || errors.Is(err, fault.ErrDeadlock) != c.known, "%d: Commit: %v, want it known: %t", i, err, c.known)
-		asked := base.has(rawsql.GroupView)
-		testdb.ErrorIf(t, asked != c.asks, "%d: the server was asked: %t", i, asked)
+		equal(t, fmt.Sprintf("%d: the server was asked", i), base.has(rawsql.GroupView), c.asks)
 	}
 	if n := base.connections(); n != 6 { // the first, and one after each of five that nobody knows the end of
 		t.Errorf("%d connections", n)
@@ -251,11 +246,9 @@ func TestAbortWhilePreparing(t *testing.T) {
 				txState.Hold()
 			}
 			isError(t, "the statement", second(tx.ExecContext(t.Context(), "INSERT", 6)), c.want)
-			executed := base.has("execute INSERT[6]")
-			testdb.ErrorIf(t, executed != (c.want == nil), "it was executed: %t", executed)
+			equal(t, "it was executed", base.has("execute INSERT[6]"), c.want == nil)
 			testdb.ErrorIf(t, !base.has("close INSERT"), "the statement is left open on the server")
-			asked := base.has(rawsql.Probe)
-			testdb.ErrorIf(t, asked != c.asks, "the server was asked: %t, want %t", asked, c.asks)
+			equal(t, "the server was asked", base.has(rawsql.Probe), c.asks)
 			if doomed := txState.Err() != nil; doomed != c.doomed {
 				t.Errorf("the transaction is doomed: %v, want %t", txState.Err(), c.doomed)
 			}
@@ -298,12 +291,10 @@ func TestCommitWithoutAnswer(t *testing.T) {
 				commit = tx.Commit
 			}
 			err := commit()
-			if !errors.Is(err, c.answer) || errors.Is(err, fault.ErrUnknownOutcome) != c.unknown || errors.Is(scope.unknown, fault.ErrUnknownOutcome) != c.unknown {
-				t.Errorf("answered %v, as text %t: %v; the scope was told %v", c.answer, asText, err, scope.unknown)
-			}
-			if scope.committed != (c.answer == nil) || len(scope.ends) != 1 || scope.ends[0] != nil {
-				t.Errorf("answered %v, as text %t: the scope was told that it is committed: %t, and of the ends %v", c.answer, asText, scope.committed, scope.ends)
-			}
+			testdb.ErrorIf(t, !errors.Is(err, c.answer) || errors.Is(err, fault.ErrUnknownOutcome) != c.unknown || errors.Is(scope.unknown, fault.ErrUnknownOutcome) != c.unknown,
+				"answered %v, as text %t: %v; the scope was told %v", c.answer, asText, err, scope.unknown)
+			testdb.ErrorIf(t, scope.committed != (c.answer == nil) || len(scope.ends) != 1 || scope.ends[0] != nil,
+				"answered %v, as text %t: the scope was told that it is committed: %t, and of the ends %v", c.answer, asText, scope.committed, scope.ends)
 			if c.answer == nil || errors.Is(c.answer, deadlock) { // the session goes on
 				exec(t, conn, "UPDATE")
 			}
@@ -350,20 +341,17 @@ func TestCommitWithALock(t *testing.T) {
 			base.will(rawsql.Probe, nil)
 		}
 		_, err := (&rawsql.Text{DBTX: tx, Inline: true}).Exec(WithCall(t.Context(), Call{Tx: txState, Commits: true}), update)
-		if c.want == nil && err != nil || c.want != nil && !errors.Is(err, c.want) && !errors.Is(txState.Err(), c.want) {
-			t.Errorf("%s: %v, want %v", c.name, err, c.want)
-		}
-		if errors.Is(c.want, fault.ErrTxDoomed) && !fault.Retryable(cmp.Or(err, txState.Err())) {
-			t.Errorf("%s: %v; the state has %v, which can't be run again", c.name, err, txState.Err())
-		}
+		testdb.ErrorIf(t, c.want == nil && err != nil || c.want != nil && !errors.Is(err, c.want) && !errors.Is(txState.Err(), c.want),
+			"%s: %v, want %v", c.name, err, c.want)
+		testdb.ErrorIf(t, errors.Is(c.want, fault.ErrTxDoomed) && !fault.Retryable(cmp.Or(err, txState.Err())),
+			"%s: %v; the state has %v, which can't be run again", c.name, err, txState.Err())
 		unknown := c.want != nil && errors.Is(c.want, fault.ErrUnknownOutcome)
 		if errors.Is(err, fault.ErrUnknownOutcome) != unknown || errors.Is(txState.Err(), fault.ErrUnknownOutcome) != unknown || txState.Finished() != c.committed {
 			t.Errorf("%s: %v; the state has %v, finished %t", c.name, err, txState.Err(), txState.Finished())
 		}
 		if c.committed || unknown {
-			if _, err := tx.ExecContext(t.Context(), "INSERT"); err == nil || base.has("INSERT") {
-				t.Errorf("%s: the next statement: %v", c.name, err)
-			}
+			_, err := tx.ExecContext(t.Context(), "INSERT")
+			testdb.ErrorIf(t, err == nil || base.has("INSERT"), "%s: the next statement: %v", c.name, err)
 		}
 		_ = tx.Rollback()
 	}
@@ -384,15 +372,13 @@ func TestErrorThatMayEnd(t *testing.T) {
 				base.will(rawsql.Probe, probe)
 				answered := ways[name](t.Context(), tx, "UPDATE")
 				isError(t, fmt.Sprintf("%s, %v", name, answer), answered, answer)
-				asked := base.has(rawsql.Probe)
-				testdb.ErrorIf(t, asked != (answer == interrupted), "%s, %v: the server was asked: %t", name, answer, asked)
+				equal(t, fmt.Sprintf("%s, %v: the server was asked", name, answer), base.has(rawsql.Probe), answer == interrupted)
 				_, err := tx.ExecContext(t.Context(), "INSERT")
 				open := answer == known || probe == error(inside) //nolint:errorlint // the one above
 				testdb.ErrorIf(t, (err == nil) != open || base.has("INSERT") != open, "%s, %v, then %v: the next statement: %v", name, answer, probe, err)
 				doomed := errors.Is(answered, fault.ErrTxDoomed) || name == "Query" // whose error is the server's alone
-				if probe == nil && !open && (!doomed || !fault.Retryable(err)) {
-					t.Errorf("%s, %v, and over: %v; the next statement: %v, want it to be run again", name, answer, answered, err)
-				}
+				testdb.ErrorIf(t, probe == nil && !open && (!doomed || !fault.Retryable(err)),
+					"%s, %v, and over: %v; the next statement: %v, want it to be run again", name, answer, answered, err)
 				if err := tx.Commit(); (err == nil) != base.has("INSERT") || slices.Contains(base.sent, "commit") != (err == nil) {
 					t.Errorf("%s, %v, then %v: Commit: %v", name, answer, probe, err)
 				}

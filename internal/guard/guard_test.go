@@ -46,6 +46,12 @@ func isError(t *testing.T, what string, err, want error) {
 	testdb.ErrorIf(t, !errors.Is(err, want), "%s: %v, want %v", what, err, want)
 }
 
+// equal fails the test unless the values are equal.
+func equal[T comparable](t *testing.T, what string, got, want T) {
+	t.Helper()
+	testdb.ErrorIf(t, got != want, "%s: %v, want %v", what, got, want)
+}
+
 // isItself fails the test unless the error is the one of the base, unchanged.
 func isItself(t *testing.T, what string, err, want error) {
 	t.Helper()
@@ -194,9 +200,8 @@ func TestScopeEndsBeforeTheServer(t *testing.T) {
 		txState, kept := joined(t, tx)
 		txState.Hold()
 		base.before = func(text string) {
-			if text == end && (len(kept.ends) != 1 || !errors.Is(txState.Err(), fault.ErrEnded)) {
-				t.Errorf("at the %s of the server the locks were told of %d ends, and the state is %v", end, len(kept.ends), txState.Err())
-			}
+			testdb.ErrorIf(t, text == end && (len(kept.ends) != 1 || !errors.Is(txState.Err(), fault.ErrEnded)),
+				"at the %s of the server the locks were told of %d ends, and the state is %v", end, len(kept.ends), txState.Err())
 		}
 		err := ends[end](tx)
 		testdb.ErrorIf(t, err != nil || !base.has(end), "%s: %v, sent %q", end, err, base.sent)
@@ -297,9 +302,8 @@ func TestSlowKillGoesOn(t *testing.T) {
 	tx := begin(t, pool)
 	joined(t, tx)
 	_, err := tx.ExecContext(t.Context(), "UPDATE")
-	if !errors.Is(err, errDead) || !strings.Contains(err.Error(), "lockstep retries") {
-		t.Errorf("the statement: %v, want the driver's error and that KILL goes on", err)
-	}
+	testdb.ErrorIf(t, !errors.Is(err, errDead) || !strings.Contains(err.Error(), "lockstep retries"),
+		"the statement: %v, want the driver's error and that KILL goes on", err)
 	check(t, tx.Rollback())
 	<-reached
 	close(goOn)
@@ -335,9 +339,8 @@ func TestUnfencedCommitByALock(t *testing.T) {
 			exec(t, tx, "ROLLBACK TO SAVEPOINT s")
 		}
 		_, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: txState, Commits: true}), "COMMIT")
-		if unfenced := errors.Is(err, fault.ErrTxDoomed) && !fault.Retryable(err); unfenced != lost || base.has("COMMIT") == lost {
-			t.Errorf("lost=%t: %v, and COMMIT was sent: %t", lost, err, base.has("COMMIT"))
-		}
+		unfenced := errors.Is(err, fault.ErrTxDoomed) && !fault.Retryable(err)
+		testdb.ErrorIf(t, unfenced != lost || base.has("COMMIT") == lost, "lost=%t: %v, and COMMIT was sent: %t", lost, err, base.has("COMMIT"))
 		check(t, tx.Rollback())
 	}
 }
@@ -365,9 +368,7 @@ func TestBeginTxEndsAText(t *testing.T) {
 func TestConnectionsNotUsedAgain(t *testing.T) {
 	t.Parallel()
 	executed := func(text string) func(tx *sql.Tx) error {
-		return func(tx *sql.Tx) error {
-			return errors.Join(second(tx.ExecContext(t.Context(), text)), tx.Rollback())
-		}
+		return func(tx *sql.Tx) error { return errors.Join(second(tx.ExecContext(t.Context(), text)), tx.Rollback()) }
 	}
 	at := func(level sql.IsolationLevel) *sql.TxOptions { return &sql.TxOptions{Isolation: level, ReadOnly: true} }
 	xa := &mysql.MySQLError{Number: 1399, Message: "XA"}
@@ -408,8 +409,7 @@ func TestConnectionsNotUsedAgain(t *testing.T) {
 		base.will(c.text, nil)
 		check(t, begin(t, pool).Commit())
 		check(t, pool.PingContext(t.Context()))
-		n := base.connections()
-		testdb.ErrorIf(t, n != c.want, "%s is answered %v: %d connections, want %d", c.text, c.answer, n, c.want)
+		equal(t, fmt.Sprintf("connections where %s is answered %v", c.text, c.answer), base.connections(), c.want)
 	}
 }
 
@@ -445,9 +445,8 @@ func TestDoomedTextRollsBack(t *testing.T) {
 	for name, send := range ways {
 		base, _, c := doomed()
 		isError(t, name, send(t.Context(), c, "COMMIT"), fault.ErrTxDoomed)
-		if base.has("INSERT") || base.has("COMMIT") || base.has("execute COMMIT[1]") || !base.has("ROLLBACK") {
-			t.Errorf("%s: the base was sent %q", name, base.sent)
-		}
+		testdb.ErrorIf(t, base.has("INSERT") || base.has("COMMIT") || base.has("execute COMMIT[1]") || !base.has("ROLLBACK"),
+			"%s: the base was sent %q", name, base.sent)
 		exec(t, c, "INSERT")
 	}
 	for _, text := range []string{"ROLLBACK", "BEGIN", "START TRANSACTION"} {
@@ -458,6 +457,5 @@ func TestDoomedTextRollsBack(t *testing.T) {
 	base, pool, c := doomed()
 	check(t, c.Close())
 	exec(t, pool, "INSERT")
-	n := base.connections()
-	testdb.ErrorIf(t, n != 2, "%d connections were opened, want another one", n)
+	equal(t, "connections", base.connections(), 2)
 }

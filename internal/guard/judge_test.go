@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -149,8 +150,7 @@ func TestJudgeSession(t *testing.T) {
 		},
 	} {
 		for _, query := range queries {
-			got := judge(query).leaves
-			testdb.ErrorIf(t, got != want, "judge(%q) says that it leaves the session as it was: %t", query, got)
+			equal(t, fmt.Sprintf("judge(%q) says that it leaves the session as it was", query), judge(query).leaves, want)
 		}
 	}
 }
@@ -171,8 +171,7 @@ func FuzzJudge(f *testing.F) {
 	})
 }
 
-// TestSavepoints tells which locks of a history are gone after savepoints were rolled back. All
-// others stand. A name of "" may be any.
+// TestSavepoints tells which locks of a history are gone after savepoints were rolled back. All others stand. A name of "" may be any.
 func TestSavepoints(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, history, gone string }{
@@ -249,17 +248,15 @@ func TestJudgeWrites(t *testing.T) {
 		"UPDATE t SET n = 1": true, "UPDATE t SET `returning` = 'RETURNING' /* RETURNING */": true,
 		"DELETE FROM t RETURNING n": false, "INSERT INTO t VALUES (1) /*! RETURNING n */": false, "SELECT 1": false, "UPDATE t SET n = 1; SELECT 1": false,
 	} {
-		got := judge(query).writes(query)
-		testdb.ErrorIf(t, got != want, "%s: %t", query, got)
+		equal(t, query, judge(query).writes(query), want)
 	}
 }
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-// TestStatusOfDriver checks, on real servers, that the driver of go.mod has the field that the guard reads. If it fails after an
-// update of the driver, look in the driver's packets.go for the place where the status flags of an OK packet are kept now, and read
-// them there in flagsOf. Until then nothing is wrong, but statements that may end a transaction cost one more question to the
-// server.
+// TestStatusOfDriver checks, on real servers, that the driver of go.mod has the field that the guard reads. If it fails after an update of the
+// driver, look in the driver's packets.go for the place where the status flags of an OK packet are kept now, and read them there in flagsOf. Until
+// then nothing is wrong, but statements that may end a transaction cost one more question to the server.
 func TestStatusOfDriver(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -327,17 +324,15 @@ func TestStatusOfDriver(t *testing.T) {
 			check(t, err)
 			defer func() { _ = tx.Rollback() }()
 			for _, want := range []bool{true, false} {
-				if open, told := OpenAtLastReply(tx); !told || open != want {
-					t.Errorf("in a *sql.Tx: open %t, told %t, want %t: database/sql has moved its connection", open, told, want)
-				}
+				open, told := OpenAtLastReply(tx)
+				testdb.ErrorIf(t, !told || open != want, "in a *sql.Tx: open %t, told %t, want %t: database/sql has moved its connection", open, told, want)
 				exec(t, tx, "COMMIT")
 			}
 		})
 	}
 	for _, other := range []any{nil, (*sql.Tx)(nil), &sql.Tx{}, &sql.Conn{}} {
-		if open, told := OpenAtLastReply(other); open || told {
-			t.Errorf("%T: open %t, told %t", other, open, told)
-		}
+		open, told := OpenAtLastReply(other)
+		testdb.ErrorIf(t, open || told, "%T: open %t, told %t", other, open, told)
 	}
 	if s := statusOf(&leanConn{}); s.flags.IsValid() {
 		t.Error("another driver's connection has the flags")
@@ -428,17 +423,13 @@ func TestFactsGrowOld(t *testing.T) {
 				check(t, errors.Join(beginning, err))
 				for range 2 {
 					_, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: txState}), "LOCK")
-					if errors.Is(err, session.ErrSession) != old || base.has("LOCK") == old {
-						t.Errorf("%s by %s, in the transaction %t: a lock: %v", query, way, inside, err)
-					}
+					testdb.ErrorIf(t, errors.Is(err, session.ErrSession) != old || base.has("LOCK") == old,
+						"%s by %s, in the transaction %t: a lock: %v", query, way, inside, err)
 				}
 				want := map[bool]int{false: 1, true: 2}[old]
-				got := base.asked()
-				testdb.ErrorIf(t, got != want, "%s by %s, in the transaction %t: asked %d times, want %d", query, way, inside, got, want)
+				equal(t, fmt.Sprintf("%s by %s, in the transaction %t: questions", query, way, inside), base.asked(), want)
 				check(t, errors.Join(tx.Commit(), conn.Close(), pool.PingContext(t.Context())))
-				if got := base.connections(); got != want {
-					t.Errorf("%s by %s, in the transaction %t: %d connections, want %d", query, way, inside, got, want)
-				}
+				equal(t, fmt.Sprintf("%s by %s, in the transaction %t: connections", query, way, inside), base.connections(), want)
 			}
 		}
 	}
@@ -486,19 +477,16 @@ func TestUnfitOnTiDB(t *testing.T) {
 		for engine, version := range map[string]string{"TiDB": "8.0.11-TiDB-v8.5.0", "": "8.0.11"} {
 			for _, owned := range []bool{false, true} {
 				tx := &TxState{server: session.NewServer(session.Facts{Version: version}), isolation: level, owned: owned}
-				if err := tx.unfit(); errors.Is(err, session.ErrEngine) == (engine == "" || owned && c.fit) {
-					t.Errorf("%s %v, by BeginTx %t: %v", engine, level, owned, err)
-				}
-				if old := tx.MayHaveSnapshot(); old != (engine != "" && c.old) {
-					t.Errorf("%s %v: may have a snapshot: %t", engine, level, old)
-				}
+				err := tx.unfit()
+				testdb.ErrorIf(t, errors.Is(err, session.ErrEngine) == (engine == "" || owned && c.fit), "%s %v, by BeginTx %t: %v", engine, level, owned, err)
+				old := tx.MayHaveSnapshot()
+				testdb.ErrorIf(t, old != (engine != "" && c.old), "%s %v: may have a snapshot: %t", engine, level, old)
 			}
 		}
 	}
 }
 
-// TestOnVitess: locks hold there in transactions of BeginTx at the session's level, and no session is
-// ended by its number, which is another's.
+// TestOnVitess: locks hold there in transactions of BeginTx at the session's level, and no session is ended by its number, which is another's.
 func TestOnVitess(t *testing.T) {
 	t.Parallel()
 	server := session.NewServer(session.Facts{Version: "8.4.6-Vitess"})

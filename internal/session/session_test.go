@@ -25,9 +25,8 @@ func TestRead(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"9.7.4", "11.8.9-MariaDB-0+deb13u1 from Debian"} {
 		f, err := session.Read(reply(version))
-		if err != nil || f.Unfit != nil || f.Version != version || f.ID != 7 || f.Name != "host/3306/shop" || f.ClockUs == 0 || f.Isolation != sql.LevelRepeatableRead {
-			t.Errorf("%+v, %v", f, err)
-		}
+		testdb.ErrorIf(t, err != nil || f.Unfit != nil || f.Version != version || f.ID != 7 || f.Name != "host/3306/shop" || f.ClockUs == 0 || f.Isolation != sql.LevelRepeatableRead,
+			"%+v, %v", f, err)
 	}
 	for _, c := range []struct {
 		from, to string
@@ -50,14 +49,12 @@ func TestRead(t *testing.T) {
 		{"settings:", "s\x00e\x00", session.ErrCharset, "character_set_results"},
 	} {
 		f, err := session.Read(reply("9.7.4", c.from, c.to))
-		if err != nil || !errors.Is(f.Unfit, c.want) || c.want != nil && (!errors.Is(f.Unfit, session.ErrSession) && !errors.Is(f.Unfit, session.ErrProxy) || !strings.Contains(f.Unfit.Error(), c.says)) {
-			t.Errorf("%q in place of %q: %v, %v", c.to, c.from, f.Unfit, err)
-		}
+		testdb.ErrorIf(t, err != nil || !errors.Is(f.Unfit, c.want) || c.want != nil && (!errors.Is(f.Unfit, session.ErrSession) && !errors.Is(f.Unfit, session.ErrProxy) || !strings.Contains(f.Unfit.Error(), c.says)),
+			"%q in place of %q: %v, %v", c.to, c.from, f.Unfit, err)
 	}
 	for _, version := range []string{"", "of our own"} {
-		if f, err := session.Read(reply(version)); err == nil {
-			t.Errorf("%+v of the version %q", f, version)
-		}
+		f, err := session.Read(reply(version))
+		testdb.ErrorIf(t, err == nil, "%+v of the version %q", f, version)
 	}
 	if err := session.Elsewhere("host/3306/other", "host/3306/shop"); !errors.Is(err, session.ErrSession) {
 		t.Error(err)
@@ -75,9 +72,8 @@ func TestServer(t *testing.T) {
 		"11.4.1-MariaDB": {mariaDB: true}, "11.4.2-MariaDB": {true, true}, "11.5.1-MariaDB": {true, true}, "11.8.3-MariaDB": {true, true}, "12.0.2-MariaDB": {true, true},
 	} {
 		s := session.NewServer(session.Facts{Version: version, ID: 7, RollbackOnTimeout: true, Name: "name"})
-		if (s.Engine == rawsql.MariaDB) != want.mariaDB || s.SnapshotIsolation != want.snapshot {
-			t.Errorf("%q: MariaDB %t, snapshot isolation %t", version, s.Engine == rawsql.MariaDB, s.SnapshotIsolation)
-		}
+		testdb.ErrorIf(t, (s.Engine == rawsql.MariaDB) != want.mariaDB || s.SnapshotIsolation != want.snapshot,
+			"%q: MariaDB %t, snapshot isolation %t", version, s.Engine == rawsql.MariaDB, s.SnapshotIsolation)
 		testdb.ErrorIf(t, s.Session != 7 || !s.RollbackOnTimeout || s.Name != "name", "%q: %+v", version, s)
 	}
 }
@@ -98,9 +94,8 @@ func TestTiDB(t *testing.T) {
 		t.Errorf("another engine: %q, %v", f.Question(), f.Unfit)
 	}
 	f := read(version)
-	if f.Question() == "" || !errors.Is(f.Unfit, session.ErrEngine) || !strings.Contains(f.Unfit.Error(), "on TiDB") {
-		t.Errorf("before it is asked: %q, %v", f.Question(), f.Unfit)
-	}
+	testdb.ErrorIf(t, f.Question() == "" || !errors.Is(f.Unfit, session.ErrEngine) || !strings.Contains(f.Unfit.Error(), "on TiDB"),
+		"before it is asked: %q, %v", f.Question(), f.Unfit)
 	f = f.Answered(fit, true)
 	testdb.ErrorIf(t, f.Unfit != nil || f.Question() != "" || f.Isolation != sql.LevelRepeatableRead, "%v, %v", f.Unfit, f.Isolation)
 	for what, unfit := range map[string]error{
@@ -118,8 +113,7 @@ func TestTiDB(t *testing.T) {
 	}
 }
 
-// TestVitess: what Vitess is asked again counts, by a text that no other session sends. Only
-// transactions of the program need the mode of one shard.
+// TestVitess: what Vitess is asked again counts, by a text that no other session sends. Only transactions of the program need the mode of one shard.
 func TestVitess(t *testing.T) {
 	t.Parallel()
 	row := reply("8.4.6-Vitess", "sees_own_id=1", "sees_own_id=0")
