@@ -16,18 +16,17 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/bridge"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // holderOf returns the connection that holds a key.
 func holderOf(t *testing.T, db *testdb.DB, key txlock.Key) int64 {
 	t.Helper()
-	all, err := txlock.Holders(t.Context(), newPool(t, db.Config(), false), key)
-	check(t, err)
+	all := leasetest.Got(txlock.Holders(t.Context(), newPool(t, db.Config(), false), key))(t)
 	if len(all) != 1 {
 		t.Fatalf("the holders of %v are %+v", key, all)
 	}
@@ -98,29 +97,7 @@ func TestDoLooksAtItsSocket(t *testing.T) {
 	})
 }
 
-// TestErrorOfFnIsItself proves that if nothing else fails, the error of a program's
-// function is returned unchanged, so that it can be compared.
-func TestErrorOfFnIsItself(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
-		funds, key := errors.New("no funds"), uniqueKey(t, "own")
-		leases := managerOf(t, pool)
-		ctx, inTx := t.Context(), func(*sql.Tx) error { return funds }
-		for name, err := range map[string]error{
-			"Run":        locksqlc.Run(ctx, pool, []txlock.Key{key}, inTx),
-			"at a level": locksqlc.Run(ctx, pool, nil, inTx, &sql.TxOptions{Isolation: sql.LevelReadCommitted}),
-			"Optimistic": locksqlc.Optimistic(ctx, pool, key, inTx),
-			"Do":         locksqlc.Do(ctx, pool, key, func(context.Context) error { return funds }),
-			"lease.Do":   leases.Do(ctx, key, func(context.Context, *lease.Lease) error { return funds }),
-		} {
-			if err != funds { //nolint:errorlint // what is tested
-				t.Errorf("%s returns %#v, want the error itself", name, err)
-			}
-		}
-	})
-}
-
-// TestDoNoticesLossAtTheEnd ends the connection when fn is about to return, before Do has
-// looked at it: fn has worked without the lock.
+// TestDoNoticesLossAtTheEnd ends the connection when fn is about to return, before Do has looked at it: fn has worked without the lock.
 func TestDoNoticesLossAtTheEnd(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		for range 5 {
@@ -145,9 +122,8 @@ func TestDoOutlivesItsContext(t *testing.T) {
 		working, end := background(ctx, t, pool, key)
 		cancel(why)
 		ends(working, t, time.Now())
-		if !errors.Is(working.Err(), context.Canceled) || !errors.Is(context.Cause(working), why) {
-			t.Errorf("the context of fn ended with %v for %v", working.Err(), context.Cause(working))
-		}
+		testdb.ErrorIf(t, !errors.Is(working.Err(), context.Canceled) || !errors.Is(context.Cause(working), why),
+			"the context of fn ended with %v for %v", working.Err(), context.Cause(working))
 		wantLocked(t, "while fn runs", db, key)
 		err := end(working.Err())
 		testdb.ErrorIf(t, !errors.Is(err, context.Canceled) || errors.Is(err, txlock.ErrLost), "Do: %v", err)
@@ -189,9 +165,8 @@ func TestDoNoticesSilence(t *testing.T) {
 				}
 				began := time.Now()
 				err := end(nil)
-				if !errors.Is(err, txlock.ErrLost) || txlock.Retryable(err) || errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("Do: %v, want ErrLost, and no deadline that is not the caller's", err)
-				}
+				testdb.ErrorIf(t, !errors.Is(err, txlock.ErrLost) || txlock.Retryable(err) || errors.Is(err, context.DeadlineExceeded),
+					"Do: %v, want ErrLost, and no deadline that is not the caller's", err)
 				took := time.Since(began)
 				testdb.ErrorIf(t, took > noticed, "Do returned %v after fn", took)
 				idle(t, pool)
@@ -313,8 +288,7 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 		pool := newPool(t, db.AdminConfig(severalTexts), true)
 		pool.SetMaxIdleConns(-1) // what a case has set stays with its connection
 		check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
-		want, err := txlock.ReadVersion(t.Context(), pool, key)
-		check(t, err)
+		want := leasetest.Got(txlock.ReadVersion(t.Context(), pool, key))(t)
 		holding(t, pool, key)
 		db.CreateProcedure(t, "begins_level", "START TRANSACTION")
 		level := db.Engine().LevelVariable()
@@ -377,8 +351,7 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 	})
 }
 
-// TestOptimisticCancelledAtItsEnd ends the context when the comparison has succeeded. Where
-// that was the COMMIT, the transaction is reported as committed.
+// TestOptimisticCancelledAtItsEnd: a context that ends when the comparison has succeeded doesn't hide the COMMIT, where that was one.
 func TestOptimisticCancelledAtItsEnd(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table, cancel := db.CreateTable(t, "ended", "id INT PRIMARY KEY AUTO_INCREMENT"), context.CancelFunc(nil)
@@ -407,8 +380,7 @@ func TestOptimisticCancelledAtItsEnd(t *testing.T) {
 	})
 }
 
-// BenchmarkOptimistic compares Optimistic with Run: each of 16 workers reads and writes a
-// record in a transaction. Conflicts are the share of function runs that were in vain.
+// BenchmarkOptimistic compares Optimistic with Run by 16 workers, with the share of function runs that were in vain.
 func BenchmarkOptimistic(b *testing.B) {
 	const workers = 16
 	for _, engine := range testdb.Engines() {

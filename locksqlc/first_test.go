@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -111,8 +112,7 @@ func TestFirstLockMakesItsRow(t *testing.T) {
 		tx := begin(t, conn, &sql.TxOptions{ReadOnly: true})
 		isError(t, "in a transaction that writes nothing", second(join(t, tx).Lock(t.Context(), key)), txlock.ErrReadOnly)
 		check(t, tx.Rollback())
-		n := rowsOf(t, db, key)
-		testdb.ErrorIf(t, n != 0, "a transaction that writes nothing has made a row")
+		leasetest.Equal(t, "rows of a transaction that writes nothing", rowsOf(t, db, key), 0)
 	})
 }
 
@@ -126,8 +126,7 @@ func TestFirstSharedLock(t *testing.T) {
 			if !makesBefore(db) {
 				return
 			}
-			n := rowsOf(t, db, key)
-			testdb.ErrorIf(t, n != 1, "%d rows while the lock is held", n)
+			leasetest.Equal(t, "rows while the lock is held", rowsOf(t, db, key), 1)
 		}
 	})
 }
@@ -145,13 +144,11 @@ func TestChosenIsForOneTransaction(t *testing.T) {
 			for _, options := range []*sql.TxOptions{nil, {ReadOnly: true}} {
 				conn := takeConn(t, newPool(t, db.Config(), true))
 				exec(t, conn, "SET TRANSACTION READ ONLY")
-				tx, err := conn.BeginTx(t.Context(), options)
-				check(t, err)
+				tx := leasetest.Got(conn.BeginTx(t.Context(), options))(t)
 				if first.verb != "" {
 					isError(t, first.verb+" in a transaction that writes nothing", verbs[first.verb](t.Context(), join(t, tx), first.key), txlock.ErrReadOnly)
-					if _, err := tx.ExecContext(t.Context(), insert); err == nil {
-						t.Errorf("after %s the transaction writes", first.verb)
-					}
+					_, err := tx.ExecContext(t.Context(), insert)
+					testdb.ErrorIf(t, err == nil, "after %s the transaction writes", first.verb)
 				}
 				check(t, tx.Rollback())
 				exec(t, conn, insert)
@@ -179,14 +176,12 @@ func TestFirstLockAfterSet(t *testing.T) {
 		conn := takeConn(t, newPool(t, db.Config(), true))
 		exec(t, conn, "SET TRANSACTION READ WRITE")
 		for i, want := range []bool{false, true, true} {
-			got := lockNew(t, db, conn, uniqueKey(t, rand.Text()), "SET @transaction = 2")
-			testdb.ErrorIf(t, got != (want && makesBefore(db)), "transaction %d: the row is there: %t", i, got)
+			leasetest.Equal(t, fmt.Sprintf("transaction %d: the row is there", i), lockNew(t, db, conn, uniqueKey(t, rand.Text()), "SET @transaction = 2"), want && makesBefore(db))
 		}
 	})
 }
 
-// TestFirstLockOfARowThatIsGone proves that a row which the process knew, and which is gone
-// since, is made before the second transaction that locks it.
+// TestFirstLockOfARowThatIsGone: a row which the process knew, and which is gone since, is made before the second transaction that locks it.
 func TestFirstLockOfARowThatIsGone(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		conn, key := takeConn(t, newPool(t, db.Config(), true)), uniqueKey(t, "gone")
@@ -195,14 +190,12 @@ func TestFirstLockOfARowThatIsGone(t *testing.T) {
 			db.Exec(t, "DELETE FROM lockstep_locks WHERE name = '"+key.String()+"'")
 		}
 		for i, want := range []bool{false, true} {
-			got := lockNew(t, db, conn, key, "")
-			testdb.ErrorIf(t, got != (want && makesBefore(db)), "transaction %d: the row is there: %t", i, got)
+			leasetest.Equal(t, fmt.Sprintf("transaction %d: the row is there", i), lockNew(t, db, conn, key, ""), want && makesBefore(db))
 		}
 	})
 }
 
-// TestFirstTryWaitsForNoGap tries a new key whose place is locked by another, where the server
-// would let an INSERT wait for more than a day.
+// TestFirstTryWaitsForNoGap tries a new key whose place is locked by another, where the server would let an INSERT wait for more than a day.
 func TestFirstTryWaitsForNoGap(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		key := uniqueKey(t, "gap")
@@ -261,9 +254,8 @@ func tryWhileMade(t *testing.T, db *testdb.DB, pool *sql.DB, table, name string)
 	}
 	check(t, holding.Commit())
 	if err := <-tried; err != nil {
-		if !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, txlock.ErrStaleSnapshot) {
-			t.Errorf("%s on %s of a key that is being made: %v", name, db.Engine(), err)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, txlock.ErrStaleSnapshot),
+			"%s on %s of a key that is being made: %v", name, db.Engine(), err)
 		return
 	}
 	if n := count(t, tx, "SELECT n FROM "+table+" WHERE id = 1"); n != before+1 {
@@ -281,10 +273,8 @@ func told(t *testing.T, rows *sql.Rows, err error) string {
 		return err.Error()
 	}
 	defer func() { check(t, rows.Close()) }()
-	columns, err := rows.Columns()
-	check(t, err)
-	types, err := rows.ColumnTypes()
-	check(t, err)
+	columns := leasetest.Got(rows.Columns())(t)
+	types := leasetest.Got(rows.ColumnTypes())(t)
 	var all strings.Builder
 	for i, c := range columns {
 		fmt.Fprintf(&all, "%s %s, ", c, types[i].DatabaseTypeName())
@@ -380,10 +370,8 @@ func TestPreparedForLaterTransactions(t *testing.T) {
 		} {
 			pool := newPool(t, db.Config(oneSecond), true)
 			pool.SetMaxOpenConns(2)
-			first, err := pool.Conn(t.Context())
-			check(t, err)
-			kept, err := pool.PrepareContext(t.Context(), "UPDATE "+table+" SET v = v + 1 WHERE id = 1")
-			check(t, err)
+			first := leasetest.Got(pool.Conn(t.Context()))(t)
+			kept := leasetest.Got(pool.PrepareContext(t.Context(), "UPDATE "+table+" SET v = v + 1 WHERE id = 1"))(t)
 			prepared, err := pool.Conn(t.Context()) // the one of kept: it isn't prepared on the first yet
 			check(t, err)
 			check(t, first.Close())

@@ -12,6 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -144,10 +145,7 @@ func lost(t *testing.T, db *testdb.DB, pool *sql.DB, locks bool, s shape) (*vict
 		rows, weight = rowsOfIt, allNumbers
 	}
 	db.Exec(t, "INSERT INTO "+v.table+rows)
-	var err error
-	if v.ready, err = pool.PrepareContext(t.Context(), "UPDATE "+v.table+" SET v = v + 1 WHERE id = ?"); err != nil {
-		t.Fatal(err)
-	}
+	v.ready = leasetest.Got(pool.PrepareContext(t.Context(), "UPDATE "+v.table+" SET v = v + 1 WHERE id = ?"))(t)
 	t.Cleanup(func() { _ = v.ready.Close() })
 
 	other := begin(t, newPool(t, db.Config(), false))
@@ -164,7 +162,7 @@ func lost(t *testing.T, db *testdb.DB, pool *sql.DB, locks bool, s shape) (*vict
 
 	answered := db.Waiting(t, v.conn, func() error { return s.run(t.Context(), v) })
 	exec(t, other, "UPDATE "+v.table+" SET v = v + 1 WHERE id = 1")
-	err = <-answered
+	err := <-answered
 	check(t, other.Rollback())
 	return v, err
 }
@@ -217,16 +215,14 @@ func (v *victim) isDoomed(t *testing.T) {
 	for _, text := range []string{"SAVEPOINT x", "ROLLBACK TO SAVEPOINT early", "ROLLBACK", "COMMIT", "BEGIN", write + "; " + write} {
 		wantDoomed(t, text, second(v.tx.ExecContext(ctx, text)), 1213)
 	}
-	stmt, err := v.tx.PrepareContext(ctx, "UPDATE "+v.table+" SET v = 9 WHERE id = ?")
-	check(t, err)
+	stmt := leasetest.Got(v.tx.PrepareContext(ctx, "UPDATE "+v.table+" SET v = 9 WHERE id = ?"))(t)
 	wantDoomed(t, "Exec of a statement prepared now", second(stmt.ExecContext(ctx, 1)), 1213)
 	wantDoomed(t, "QueryRow of it", stmt.QueryRowContext(ctx, 1).Scan(new(int)), 1213)
 	wantDoomed(t, "Exec of the pool's statement", second(v.tx.StmtContext(ctx, v.ready).ExecContext(ctx, 1)), 1213)
 
 	wantDoomed(t, "Commit", v.tx.Commit(), 1213)
 	wantCount(t, v.db, 0, "SELECT COUNT(*) FROM "+v.table+" WHERE v <> 0 OR id = 9000")
-	id := testdb.ConnID(t, v.db)
-	testdb.ErrorIf(t, id != v.conn, "the pool has connection %d instead of %d, which was good", id, v.conn)
+	leasetest.Equal(t, "the connection of the pool, which was good", testdb.ConnID(t, v.db), v.conn)
 	tx := begin(t, v.db)
 	isError(t, "the pool's statement in the next transaction", second(tx.StmtContext(ctx, v.ready).ExecContext(ctx, 2)), nil)
 	isError(t, "the next transaction", tx.Commit(), nil)
@@ -235,9 +231,7 @@ func (v *victim) isDoomed(t *testing.T) {
 const counters = "id INT PRIMARY KEY, v INT NOT NULL"
 
 // oneSecond makes lock waits end soon.
-func oneSecond(cfg *mysql.Config) {
-	cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
-}
+func oneSecond(cfg *mysql.Config) { cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"} }
 
 // soon is far below innodb_lock_wait_timeout, 50 s: so long the server would keep the locks of a session whose client is gone.
 const soon = 20 * time.Second
@@ -337,9 +331,7 @@ func TestSwallowedDeadlock(t *testing.T) {
 						if by == "prepared" && (strings.Contains(s.text, ";") || s.text == "EXECUTE s") {
 							by = "text" // no server prepares these
 						}
-						cfg := db.AdminConfig(func(cfg *mysql.Config) {
-							cfg.MultiStatements, cfg.InterpolateParams = true, by == "interpolated"
-						})
+						cfg := db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements, cfg.InterpolateParams = true, by == "interpolated" })
 						v, err := lost(t, db, reading(t, by != "unread", cfg), locks, shape{run: func(ctx context.Context, v *victim) error {
 							fill := strings.NewReplacer("{T}", v.table, "{P}", "own_"+v.table).Replace
 							if kind, _, made := strings.Cut(s.makes, " "); made {
@@ -368,8 +360,7 @@ func reading(t *testing.T, can bool, cfg *mysql.Config) *sql.DB {
 	return openPool(t, cfg, under(wrappers["commenter"]))
 }
 
-// isOver fails the test unless the transaction refuses every further statement, nothing
-// of it stays, and its error says whether it may be run again.
+// isOver fails the test unless the transaction refuses every further statement, nothing of it stays, and its error says whether it may be run again.
 func (v *victim) isOver(t *testing.T, answer error, result int, again bool) {
 	t.Helper()
 	n := int(number(answer))
@@ -440,9 +431,8 @@ func TestLostWithALargeStatement(t *testing.T) {
 				runs++
 				return send(tx)
 			})
-			if runs != 1 || err == nil || txlock.Retryable(err) || !strings.Contains(err.Error(), "max_allowed_packet") {
-				t.Errorf("%s: %d runs, %v", name, runs, err)
-			}
+			testdb.ErrorIf(t, runs != 1 || err == nil || txlock.Retryable(err) || !strings.Contains(err.Error(), "max_allowed_packet"),
+				"%s: %d runs, %v", name, runs, err)
 		}
 	})
 }

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -54,9 +52,7 @@ func TestScopeEndsWithTransaction(t *testing.T) {
 
 func joinConn(tb testing.TB, conn *sql.Conn) *txlock.Scope {
 	tb.Helper()
-	scope, err := locksqlc.JoinConn(tb.Context(), conn)
-	check(tb, err)
-	return scope
+	return leasetest.Got(locksqlc.JoinConn(tb.Context(), conn))(tb)
 }
 
 func TestTransactionsAsText(t *testing.T) {
@@ -245,9 +241,8 @@ func TestWrappedJoins(t *testing.T) {
 		tx, scope := joined(t, pool)
 		testdb.ErrorIf(t, scope.Guarded() != guarded, "Guarded() is %t, want %t", scope.Guarded(), guarded)
 		err := txlock.CheckGuarded(t.Context(), pool)
-		if guarded && err != nil || !guarded && (!errors.Is(err, txlock.ErrUnguarded) || !strings.Contains(err.Error(), "put the wrapper under it")) {
-			t.Errorf("CheckGuarded: %v, want ErrUnguarded with the reason where the pool is guarded and not heard", err)
-		}
+		testdb.ErrorIf(t, guarded && err != nil || !guarded && (!errors.Is(err, txlock.ErrUnguarded) || !strings.Contains(err.Error(), "put the wrapper under it")),
+			"CheckGuarded: %v, want ErrUnguarded with the reason where the pool is guarded and not heard", err)
 		if err := txlock.CheckGuarded(t.Context(), newPool(t, db.Config(), false)); !errors.Is(err, txlock.ErrUnguarded) || strings.Contains(err.Error(), "put the wrapper under it") {
 			t.Errorf("CheckGuarded of a plain pool: %v, want ErrUnguarded", err)
 		}
@@ -273,39 +268,26 @@ func TestWrappedJoins(t *testing.T) {
 	})
 }
 
-// TestWrappedCommit has DDL commit a transaction with a lock.
-func TestWrappedCommit(t *testing.T) {
-	onWrapped(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
-		for _, text := range []string{"ALTER TABLE {T} ADD COLUMN w INT", "/*! COMMIT AND CHAIN */"} {
-			tx, table := begin(t, pool), db.CreateTable(t, "wrapped", counters)
-			lock(t, join(t, tx), uniqueKey(t, "wrapped"))
-			statement := text
-			if text[0] == 'A' {
-				statement = "ALTER TABLE " + table + " ADD COLUMN w INT"
-			}
-			if _, err := tx.ExecContext(t.Context(), statement); err != nil {
-				if number(err) == 1295 {
-					continue // the wrapper has prepared what the server doesn't prepare
-				}
-				t.Fatal(err)
-			}
-			err := tx.Commit()
-			testdb.ErrorIf(t, guarded && !errors.Is(err, txlock.ErrTxDoomed), "Commit after %s: %v, want ErrTxDoomed", statement, err)
-		}
-	})
-}
-
-// TestWrappedCancel cancels a wait: the other locks of the transaction are free at once.
-func TestWrappedCancel(t *testing.T) {
+// TestWrappedEnds: on a guarded pool DDL dooms a transaction with a lock, and a wait that is cancelled frees its other locks at once.
+func TestWrappedEnds(t *testing.T) {
 	onWrapped(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
 		if !guarded {
-			return // as on a plain pool: the server keeps them until the wait ends
+			return // as on a plain pool: the server keeps locks until the wait ends
+		}
+		for _, statement := range []string{"ALTER TABLE " + db.CreateTable(t, "wrapped", counters) + " ADD COLUMN w INT", "/*! COMMIT AND CHAIN */"} {
+			tx := holding(t, pool, uniqueKey(t, "wrapped"))
+			_, err := tx.ExecContext(t.Context(), statement)
+			if number(err) == 1295 {
+				continue // the wrapper has prepared what the server doesn't prepare
+			}
+			check(t, err)
+			isError(t, "Commit after "+statement, tx.Commit(), txlock.ErrTxDoomed)
 		}
 		held, wanted := uniqueKey(t, "held"), uniqueKey(t, "wanted")
 		check(t, txlock.Ensure(t.Context(), pool, held))
 		holding(t, newPool(t, db.Config(), true), wanted)
-		tx := begin(t, pool)
-		scope, id := join(t, tx), testdb.ConnID(t, tx)
+		tx, scope := joined(t, pool)
+		id := testdb.ConnID(t, tx)
 		lock(t, scope, held)
 		err := cancelled(t, db, id, func(ctx context.Context) error { return second(scope.Lock(ctx, wanted)) })
 		isError(t, "Lock", err, context.Canceled)
@@ -317,9 +299,8 @@ func TestWrappedCancel(t *testing.T) {
 // TestWrappedRestores: a deadlock in a bounded wait leaves no variable behind for later users of the connection. One case after the other.
 func TestWrappedRestores(t *testing.T) {
 	onWrapped(t, false, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		if before, now := restoresAfterDeadlock(t, db, pool); now != before && strings.HasSuffix(t.Name(), "/nothing_under_it") {
-			t.Errorf("the pool has connection %d instead of %d, which was good", now, before)
-		}
+		before, now := restoresAfterDeadlock(t, db, pool)
+		testdb.ErrorIf(t, now != before && strings.HasSuffix(t.Name(), "/nothing_under_it"), "the pool has connection %d instead of %d, which was good", now, before)
 	})
 }
 
@@ -379,43 +360,7 @@ func TestSavepointNames(t *testing.T) {
 				freed += keepsToServer(t, pool, other, keys, history, names)
 			}
 		}
-		if one < 4 || two < 3 || freed < 30 {
-			t.Errorf("%d pairs are one name and %d two, %d locks were freed: too few to show anything", one, two, freed)
-		}
-	})
-}
-
-// TestSavepointKeepsEarlierLocks: a lock older than a savepoint stays held without a statement; a younger one is sent again.
-func TestSavepointKeepsEarlierLocks(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, interpolate := range []bool{false, true} {
-			pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.InterpolateParams = interpolate }), true)
-			early, fresh := uniqueKey(t, "early"), uniqueKey(t, "fresh")
-			check(t, txlock.Ensure(t.Context(), pool, early))
-			tx, scope := joined(t, pool)
-			first, made := lock(t, scope, early), lock(t, scope, fresh)
-			for range 2 {
-				late := uniqueKey(t, "late")
-				exec(t, tx, "SAVEPOINT middle")
-				lock(t, scope, late)
-				exec(t, tx, "ROLLBACK TO SAVEPOINT middle")
-				wantHeld(t, "from after the savepoint", scope, late, false)
-				for key, want := range map[txlock.Key]txlock.Grant{early: first, fresh: made} {
-					if isFree(t, db, key) {
-						t.Fatalf("the server has freed %v", key)
-					}
-					held, ok := scope.Held(key)
-					testdb.ErrorIf(t, !ok || held != want, "Held(%v): %v, %t, want %v", key, held, ok, want)
-					before := questions(t, tx)
-					again := lock(t, scope, key)
-					testdb.ErrorIf(t, again != want, "locked again: %v, want %v", again, want)
-					n := questions(t, tx) - before
-					testdb.ErrorIf(t, n != 1, "re-entry sent %d statements", n-1)
-				}
-				lock(t, scope, late)
-			}
-			check(t, tx.Commit())
-		}
+		testdb.ErrorIf(t, one < 4 || two < 3 || freed < 30, "%d pairs are one name and %d two, %d locks were freed: too few to show anything", one, two, freed)
 	})
 }
 
@@ -473,6 +418,3 @@ func keepsToServer(t *testing.T, pool *sql.DB, other *sql.Conn, keys []txlock.Ke
 	}
 	return freed
 }
-
-// questions returns how many statements the server has received from the session, including this one.
-func questions(tb testing.TB, on testdb.Queryer) int { return sessionStatus(tb, on, "Questions") }

@@ -23,8 +23,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// What the tests of the guarded pool share. They compare guarded pools with plain ones,
-// of the administrator if they need DDL.
+// What the tests of the guarded pool share. They compare guarded pools with plain ones, of the administrator if they need DDL.
 
 // onEngines runs a test for every engine.
 func onEngines(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
@@ -42,9 +41,7 @@ func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 // onSides runs a test on every server, for guarded pools and for plain ones.
 func onSides(t *testing.T, test func(t *testing.T, db *testdb.DB, guarded bool)) {
 	t.Helper()
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		sides(t, func(t *testing.T, guarded bool) { test(t, db, guarded) })
-	})
+	onServers(t, func(t *testing.T, db *testdb.DB) { sides(t, func(t *testing.T, guarded bool) { test(t, db, guarded) }) })
 }
 
 // newPool opens a pool, guarded or plain.
@@ -58,17 +55,14 @@ func newPool(tb testing.TB, cfg *mysql.Config, guarded bool) *sql.DB {
 	})
 }
 
-// openPool opens a pool on what wrap makes of the driver's connector. When the test ends, all
-// connections must have been returned to it.
+// openPool opens a pool on what wrap makes of the driver's connector. When the test ends, all connections must have been returned to it.
 func openPool(tb testing.TB, cfg *mysql.Config, wrap func(base driver.Connector) driver.Connector) *sql.DB {
 	tb.Helper()
 	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
-	connector, err := mysql.NewConnector(cfg)
-	check(tb, err)
+	connector := leasetest.Got(mysql.NewConnector(cfg))(tb)
 	db := sql.OpenDB(wrap(connector))
 	tb.Cleanup(func() {
-		n := testdb.InUse(db)
-		testdb.ErrorIf(tb, n != 0, "%d connections are in use at the end", n)
+		leasetest.Equal(tb, "connections in use at the end", testdb.InUse(db), 0)
 		check(tb, db.Close())
 	})
 	return db
@@ -104,18 +98,14 @@ var check, isError = leasetest.Must, leasetest.Wants
 // says fails the test unless the error is the wanted one, nil for any, and has this text.
 func says(tb testing.TB, what string, err, want error, text string) {
 	tb.Helper()
-	if err == nil || want != nil && !errors.Is(err, want) || !strings.Contains(err.Error(), text) {
-		tb.Errorf("%s: %v, want %v with %q", what, err, want, text)
-	}
+	testdb.ErrorIf(tb, err == nil || want != nil && !errors.Is(err, want) || !strings.Contains(err.Error(), text),
+		"%s: %v, want %v with %q", what, err, want, text)
 }
 
 // wantPanic fails the test unless the function panics with this value.
 func wantPanic(tb testing.TB, want any, fn func()) {
 	tb.Helper()
-	defer func() {
-		got := recover()
-		testdb.ErrorIf(tb, got != want, "the panic is %v, want %v", got, want)
-	}()
+	defer func() { leasetest.Equal(tb, "the panic", recover(), want) }()
 	fn()
 }
 
@@ -178,8 +168,7 @@ func begin(tb testing.TB, on beginner, options ...*sql.TxOptions) *sql.Tx {
 // takeConn takes a connection from the pool. It is returned at the end of the test at the latest.
 func takeConn(tb testing.TB, db *sql.DB) *sql.Conn {
 	tb.Helper()
-	conn, err := db.Conn(tb.Context())
-	check(tb, err)
+	conn := leasetest.Got(db.Conn(tb.Context()))(tb)
 	tb.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -204,22 +193,17 @@ func count(tb testing.TB, on testdb.Queryer, query string, args ...any) (n int) 
 // wantCount fails the test unless the query counts so many.
 func wantCount(tb testing.TB, on testdb.Queryer, want int, query string) {
 	tb.Helper()
-	n := count(tb, on, query)
-	testdb.ErrorIf(tb, n != want, "%s: %d, want %d", query, n, want)
+	leasetest.Equal(tb, query, count(tb, on, query), want)
 }
 
 func join(tb testing.TB, tx *sql.Tx) *txlock.Scope {
 	tb.Helper()
-	scope, err := locksqlc.Join(tb.Context(), tx)
-	check(tb, err)
-	return scope
+	return leasetest.Got(locksqlc.Join(tb.Context(), tx))(tb)
 }
 
 func lock(tb testing.TB, scope *txlock.Scope, key txlock.Key) txlock.Grant {
 	tb.Helper()
-	grant, err := scope.Lock(tb.Context(), key)
-	check(tb, err)
-	return grant
+	return leasetest.Got(scope.Lock(tb.Context(), key))(tb)
 }
 
 // joined begins a transaction and joins it.
@@ -300,9 +284,8 @@ func wantDoomed(tb testing.TB, what string, err error, why uint16) {
 // wantOver fails the test unless the error says that the transaction is over, and whether it may be run again.
 func wantOver(tb testing.TB, what string, err error, again bool) {
 	tb.Helper()
-	if !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) != again {
-		tb.Errorf("%s: %v (to be tried again: %t), want ErrTxDoomed (%t)", what, err, txlock.Retryable(err), again)
-	}
+	testdb.ErrorIf(tb, !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) != again,
+		"%s: %v (to be tried again: %t), want ErrTxDoomed (%t)", what, err, txlock.Retryable(err), again)
 }
 
 // verb is a call of a scope with one key.
@@ -368,8 +351,7 @@ var running = map[string]way{
 	},
 }
 
-// ways are running, one without the key, and those that run their function until it was committed
-// once. They are the first if there is no error.
+// ways are running, one without the key, and those that run their function until it was committed once. They are the first if there is no error.
 var ways = func() map[string]way {
 	all := maps.Clone(running)
 	all["Run, no key"] = func(ctx context.Context, pool *sql.DB, _ txlock.Key, fn func(tx *sql.Tx) error) error {
@@ -470,18 +452,14 @@ func (c byOpen) Driver() driver.Driver                        { return c.driver 
 
 // byContext is a connector as wrappers make them that know driver.DriverContext.
 func byContext(t *testing.T, d driver.Driver, dsn string) driver.Connector {
-	c, err := d.(driver.DriverContext).OpenConnector(dsn)
-	check(t, err)
-	return c
+	return leasetest.Got(d.(driver.DriverContext).OpenConnector(dsn))(t)
 }
 
-// TestDriverName proves that each pool that is opened by name, or by the driver of such a
-// pool, is guarded, and that its locks exclude those of Open.
+// TestDriverName: each pool that is opened by name, or by the driver of such a pool, is guarded, and its locks exclude those of Open.
 func TestDriverName(t *testing.T) {
 	onServers(t, func(t *testing.T, server *testdb.DB) {
 		dsn := server.DSN()
-		named, err := sql.Open(locksqlc.DriverName, dsn)
-		check(t, err)
+		named := leasetest.Got(sql.Open(locksqlc.DriverName, dsn))(t)
 		ours := namedDriver(t) // found with an empty name, as otelsql does
 		pools := map[string]*sql.DB{
 			"sql.Open": named, "Driver.Open": sql.OpenDB(byOpen{ours, dsn}), "OpenConnector": sql.OpenDB(byContext(t, ours, dsn)),
@@ -505,8 +483,7 @@ func TestDriverName(t *testing.T) {
 }
 
 func namedDriver(t *testing.T) driver.Driver {
-	pool, err := sql.Open(locksqlc.DriverName, "")
-	check(t, err)
+	pool := leasetest.Got(sql.Open(locksqlc.DriverName, ""))(t)
 	defer func() { check(t, pool.Close()) }()
 	return pool.Driver()
 }

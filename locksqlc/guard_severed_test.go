@@ -1,8 +1,6 @@
 package locksqlc_test
 
 import (
-	"context"
-	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -11,11 +9,11 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // lostCommits are statements that commit, or don't, and then wait for row 2 of {T}.
@@ -53,9 +51,8 @@ func TestRunAfterLostCommit(t *testing.T) {
 						id := testdb.ConnID(t, tx)
 						answered := db.Waiting(t, id, func() error { return sendBy(t.Context(), tx, by, fill(shape.text)) })
 						db.Kill(t, id)
-						if err := <-answered; err == nil {
-							t.Error("the statement was answered with success")
-						}
+						err := <-answered
+						testdb.ErrorIf(t, err == nil, "the statement was answered with success")
 						db.WaitGone(t, id)
 						return nil
 					})
@@ -73,8 +70,7 @@ func TestRunAfterLostCommit(t *testing.T) {
 	})
 }
 
-// TestAutocommitAfterDDL goes on after DDL, when no transaction is open: the guard takes
-// none of these statements for the end of one.
+// TestAutocommitAfterDDL goes on after DDL, when no transaction is open: the guard takes none of these statements for the end of one.
 func TestAutocommitAfterDDL(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, ddl := range []string{"CREATE TABLE IF NOT EXISTS {T}_made (id INT)", "COMMIT"} {
@@ -94,8 +90,7 @@ func TestAutocommitAfterDDL(t *testing.T) {
 						exec(t, tx, fill(text))
 					}
 					isError(t, fmt.Sprintf("%s, joined %t, reads %t: Commit", ddl, joined, reads), tx.Commit(), nil)
-					n := count(t, pool, "SELECT v FROM "+c.table)
-					testdb.ErrorIf(t, n != 6, "%s, joined %t, reads %t: %d, want 6", ddl, joined, reads, n)
+					leasetest.Equal(t, fmt.Sprintf("%s, joined %t, reads %t", ddl, joined, reads), count(t, pool, "SELECT v FROM "+c.table), 6)
 				}
 			}
 		}
@@ -147,12 +142,10 @@ func TestEndedByText(t *testing.T) {
 						return
 					}
 					said := fmt.Sprintf(c.says, strings.ToUpper(strings.ReplaceAll(c.name, "{T}", table)))
-					if !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !strings.Contains(err.Error(), said) {
-						t.Errorf("the call returned %v, want %q", err, said)
-					}
-					if err != nil && strings.Contains(err.Error(), "committed") != (rows == 1) {
-						t.Errorf("%d rows are left, and the call returned %v", rows, err)
-					}
+					testdb.ErrorIf(t, !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !strings.Contains(err.Error(), said),
+						"the call returned %v, want %q", err, said)
+					testdb.ErrorIf(t, err != nil && strings.Contains(err.Error(), "committed") != (rows == 1),
+						"%d rows are left, and the call returned %v", rows, err)
 				})
 			}
 		}
@@ -164,8 +157,7 @@ const (
 	rolledBackBy = "the statement %q rolled it back and released its locks"
 )
 
-// TestFunctionThatEndsItsTransaction proves that Run says of a function that has committed
-// or rolled back the transaction itself, and doesn't call it again.
+// TestFunctionThatEndsItsTransaction: Run says of a function that has committed or rolled back the transaction itself, and doesn't call it again.
 func TestFunctionThatEndsItsTransaction(t *testing.T) {
 	deadlock := &mysql.MySQLError{Number: 1213, Message: "of something else"}
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
@@ -193,9 +185,8 @@ func TestFunctionThatEndsItsTransaction(t *testing.T) {
 			if !guarded {
 				says = c.onPlain
 			}
-			if err == nil || c.returns != nil && !errors.Is(err, c.returns) || txlock.Retryable(err) || !strings.Contains(err.Error(), says) || calls != 1 || n != c.rows {
-				t.Errorf("%v after %d calls, with %d rows, want %q and %d", err, calls, n, says, c.rows)
-			}
+			testdb.ErrorIf(t, err == nil || c.returns != nil && !errors.Is(err, c.returns) || txlock.Retryable(err) || !strings.Contains(err.Error(), says) || calls != 1 || n != c.rows,
+				"%v after %d calls, with %d rows, want %q and %d", err, calls, n, says, c.rows)
 			if c.returns != deadlock && errors.Is(err, sql.ErrTxDone) != (c.returns == nil) { //nolint:errorlint // the one above
 				t.Errorf("%v, behind %v of the function", err, c.returns)
 			}
@@ -205,77 +196,7 @@ func TestFunctionThatEndsItsTransaction(t *testing.T) {
 	})
 }
 
-// moves are statements after which no lock would hold on their session. {O} is another
-// database with lockstep's tables, {P} a procedure.
-var moves = []struct {
-	text   string
-	want   error
-	engine testdb.Engine // "" for both
-}{
-	{text: "USE {O}", want: schema.ErrSession},
-	{text: "/*! USE {O} */", want: schema.ErrSession},
-	{text: "SET autocommit = 0", want: schema.ErrAutocommit},
-	{text: "SET @@completion_type = CHAIN", want: schema.ErrSession},
-	{text: "SET SESSION completion_type = 2", want: schema.ErrSession},
-	{text: "SET timestamp = 1", want: schema.ErrSession},
-	{text: "SET character_set_results = utf16", want: schema.ErrCharset},
-	{text: "SET collation_connection = utf32_bin", want: schema.ErrCharset},
-	{text: "SET @a = 1; SET autocommit = 0; SELECT 1", want: schema.ErrAutocommit},
-	{text: "PREPARE s FROM 'SET autocommit = 0'; EXECUTE s", want: schema.ErrAutocommit},
-	{text: "CALL {P}()", want: schema.ErrSession},
-	{text: "BEGIN NOT ATOMIC SET completion_type = 1; END", want: schema.ErrSession, engine: testdb.MariaDB},
-}
-
-// TestMovedSession: a lock of a session that was moved is refused, and its connection not used again.
-func TestMovedSession(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		other, procedure := db.Name()+"_moved", "own_"+strings.ToLower(rand.Text())
-		db.CreateProcedure(t, procedure, "SET SESSION completion_type = 1")
-		db.Exec(t, "CREATE DATABASE "+other)
-		t.Cleanup(func() { _, _ = db.Admin().Exec("DROP DATABASE " + other) })
-		db.Exec(t, "CREATE TABLE "+other+".lockstep_locks LIKE lockstep_locks")
-		pool := single(newPool(t, db.AdminConfig(severalTexts), true))
-		for i, m := range moves {
-			if m.engine != "" && m.engine != db.Engine() {
-				continue
-			}
-			text := strings.NewReplacer("{O}", other, "{P}", procedure).Replace(m.text)
-			send := func(on prepares, by string) bool { return sendBy(t.Context(), on, by, text) == nil } // the server prepares not all
-			by := sendings[i%len(sendings)]
-			tx, scope := joined(t, pool)
-			first := uniqueKey(t, "first")
-			lock(t, scope, first)
-			if send(tx, by) || send(tx, "text") {
-				refuses(t, scope, m.want, text)
-			} else {
-				t.Errorf("%s isn't sent", text)
-			}
-			wantHeld(t, text+", "+by, scope, first, true)
-			check(t, tx.Commit())
-			send(pool, by)
-			check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{first}, func(*sql.Tx) error {
-				wantLocked(t, text, db, first)
-				return nil
-			}))
-		}
-		wantCount(t, db.Admin(), 0, "SELECT COUNT(*) FROM "+other+".lockstep_locks")
-	})
-}
-
-// refuses makes sure that every kind of lock is refused.
-func refuses(tb testing.TB, s *txlock.Scope, want error, why string) {
-	tb.Helper()
-	key := uniqueKey(tb, "refused")
-	verify := func(ctx context.Context, s *txlock.Scope, _ txlock.Key) error { return s.Verify(ctx) }
-	for what, call := range map[string]verb{
-		"Lock": verbs["Lock"], "TryLock": verbs["TryLock"], "RLock": verbs["RLock"], "LockAll": verbs["LockAll"], "Version": verbs["Version"], "Once": verbs["Once"], "Verify": verify,
-	} {
-		says(tb, what+" after "+why, call(tb.Context(), s, key), want, "don't ")
-	}
-}
-
-// TestLockTablesUnderAutocommitOff follows the idiom of MySQL's manual in a transaction that
-// holds a lock: LOCK TABLES commits it, and begins another at once.
+// TestLockTablesUnderAutocommitOff: LOCK TABLES, as MySQL's manual has it, commits a transaction with a lock, and begins another at once.
 func TestLockTablesUnderAutocommitOff(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "locked", "id INT PRIMARY KEY")
@@ -342,12 +263,4 @@ func TestChainedTransaction(t *testing.T) {
 		exec(t, always, "INSERT INTO "+table+" VALUES ()")
 		wantCount(t, db.Admin(), 4, "SELECT COUNT(*) FROM "+table)
 	})
-}
-
-func managerOf(tb testing.TB, pool *sql.DB) *lease.Manager {
-	tb.Helper()
-	m, err := lease.NewManager(pool)
-	check(tb, err)
-	tb.Cleanup(func() { check(tb, m.Close(context.Background())) })
-	return m
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -77,17 +78,15 @@ func TestCommitWithAndBehind(t *testing.T) {
 				ctx := s.CommitWith(t.Context(), 1)
 				check(t, second(tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()")))
 				for _, ctx := range []context.Context{t.Context(), ctx} {
-					if _, err := tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()"); err == nil {
-						t.Error("a statement behind the COMMIT is executed")
-					}
+					_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()")
+					testdb.ErrorIf(t, err == nil, "a statement behind the COMMIT is executed")
 				}
 				isError(t, "a lock behind", second(s.Lock(t.Context(), uniqueKey(t, "behind"))), txlock.ErrNoTransaction)
 				return returns
 			})
 			n = count(t, db.Admin(), "SELECT COUNT(*) FROM "+table)
-			if !errors.Is(err, returns) || txlock.Retryable(err) || !strings.Contains(err.Error(), "by CommitWith, and what it did stays") || calls != 1 || n != 1 {
-				t.Errorf("%v after %d calls, with %d rows", err, calls, n)
-			}
+			testdb.ErrorIf(t, !errors.Is(err, returns) || txlock.Retryable(err) || !strings.Contains(err.Error(), "by CommitWith, and what it did stays") || calls != 1 || n != 1,
+				"%v after %d calls, with %d rows", err, calls, n)
 		}
 		// A transaction of the program's own.
 		table := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT")
@@ -102,24 +101,21 @@ func TestCommitWithAndBehind(t *testing.T) {
 		one.SetMaxOpenConns(1)
 		first := testdb.ConnID(t, one)
 		for _, end := range []string{"COMMIT", "ROLLBACK", "BEGIN", ""} {
-			conn, err := one.Conn(t.Context())
-			check(t, err)
+			conn := leasetest.Got(one.Conn(t.Context()))(t)
 			exec(t, conn, "BEGIN")
 			s := joinConn(t, conn)
 			called.then(t, s, "after")
 			check(t, second(conn.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")))
 			called.wants(t, "behind CommitWith", "after")
-			if _, err := conn.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()"); err == nil {
-				t.Error("a statement behind the COMMIT is executed")
-			}
+			_, err := conn.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()")
+			testdb.ErrorIf(t, err == nil, "a statement behind the COMMIT is executed")
 			if end != "" {
 				exec(t, conn, end)
 				exec(t, conn, "ROLLBACK")
 			}
 			check(t, conn.Close())
 		}
-		id := testdb.ConnID(t, one)
-		testdb.ErrorIf(t, id != first, "session %d behind session %d", id, first)
+		leasetest.Equal(t, "the session of the pool", testdb.ConnID(t, one), first)
 		wantCount(t, db.Admin(), 6, "SELECT COUNT(*) FROM "+table)
 	})
 }
@@ -138,8 +134,7 @@ func TestCommitWithALostLock(t *testing.T) {
 	})
 }
 
-// TestCommitWithInterrupted proves that a statement which was interrupted behind its change, and
-// before the COMMIT, leaves nothing that could be committed.
+// TestCommitWithInterrupted: a statement which was interrupted behind its change, and before the COMMIT, leaves nothing that could be committed.
 func TestCommitWithInterrupted(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.AdminConfig(interpolating), true)
@@ -217,13 +212,11 @@ func TestCommitWithRefused(t *testing.T) {
 				return nil
 			})
 		}))
-		conn, err := guarded.Conn(t.Context())
-		check(t, err)
+		conn := leasetest.Got(guarded.Conn(t.Context()))(t)
 		defer func() { _ = conn.Close() }()
 		xid := "'" + table + "'"
 		check(t, second(conn.ExecContext(t.Context(), "XA START "+xid)))
-		s, err := locksqlc.JoinConn(t.Context(), conn)
-		check(t, err)
+		s := leasetest.Got(locksqlc.JoinConn(t.Context(), conn))(t)
 		says(t, "in a transaction of XA", second(conn.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")), txlock.ErrUnguarded, "XA or a procedure has begun")
 		for _, end := range []string{"XA END ", "XA ROLLBACK "} {
 			check(t, second(conn.ExecContext(t.Context(), end+xid)))
@@ -272,16 +265,14 @@ func sentOnce(t *testing.T, db *testdb.DB, pool *sql.DB, trips *testdb.Trips) {
 		})
 		var server *mysql.MySQLError
 		testdb.ErrorIf(t, !errors.As(err, &server) || int(server.Number) != number || errors.Is(err, txlock.ErrTxDoomed), "%v: got %v", c, err)
-		n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+seen+" WHERE n = ?", i)
-		testdb.ErrorIf(t, n != 1, "%v: it was executed %d times", c, n)
+		leasetest.Equal(t, fmt.Sprintf("%v: executions", c), count(t, db.Admin(), "SELECT COUNT(*) FROM "+seen+" WHERE n = ?", i), 1)
 	}
 	if before, table := trips.Count(), db.CreateTable(t, "last", "id INT PRIMARY KEY"); sharesTexts(db.Engine()) {
 		check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
 			before = trips.Count()
 			return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES (1)"))
 		}))
-		sent := trips.Count() - before
-		testdb.ErrorIf(t, sent != 1, "after all these, a last statement has %d round trips", sent)
+		leasetest.Equal(t, "round trips of a last statement, after all these", trips.Count()-before, 1)
 	}
 	table := db.CreateTable(t, "last", "id INT PRIMARY KEY, s VARCHAR(99)")
 	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 'a')")
@@ -427,8 +418,7 @@ func TestAfterCommitOfSavepoints(t *testing.T) {
 	})
 }
 
-// TestAfterCommitUnanswered proves that nothing is called if the connection is lost with COMMIT,
-// on its way or with the reply, when all is committed.
+// TestAfterCommitUnanswered: nothing is called if the connection is lost with COMMIT, on its way or with the reply, when all is committed.
 func TestAfterCommitUnanswered(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, arrives := range []bool{false, true} {
@@ -499,8 +489,7 @@ func TestAfterCommitRefused(t *testing.T) {
 	})
 }
 
-// TestAfterCommitBesideCommit proves that each function is called for which AfterCommit has returned
-// nil, also while another goroutine commits.
+// TestAfterCommitBesideCommit: each function is called for which AfterCommit has returned nil, also while another goroutine commits.
 func TestAfterCommitBesideCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.Config(), true)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -63,9 +64,8 @@ func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 
 func wantAnswer(t *testing.T, what string, w *httptest.ResponseRecorder, status int, body string, replayed bool) {
 	t.Helper()
-	if w.Code != status || !strings.Contains(w.Body.String(), body) || (w.Header().Get("Idempotent-Replayed") == "true") != replayed {
-		t.Errorf("%s: %d %v %q, want %d %q, replayed %t", what, w.Code, w.Header(), w.Body, status, body, replayed)
-	}
+	testdb.ErrorIf(t, w.Code != status || !strings.Contains(w.Body.String(), body) || (w.Header().Get("Idempotent-Replayed") == "true") != replayed,
+		"%s: %d %v %q, want %d %q, replayed %t", what, w.Code, w.Header(), w.Body, status, body, replayed)
 }
 
 // wantHeaders sends a request twice, and fails the test unless the values of these headers of both answers are the wanted ones.
@@ -79,8 +79,7 @@ func wantHeaders(t *testing.T, h http.Handler, names []string, wants ...string) 
 		for _, name := range names {
 			got = append(got, fmt.Sprintf("%q", w.Header()[name]))
 		}
-		text := strings.Join(got, " ")
-		testdb.ErrorIf(t, text != want, "the headers are %s, want %s", text, want)
+		leasetest.Equal(t, "the headers", strings.Join(got, " "), want)
 	}
 }
 
@@ -109,9 +108,8 @@ func TestOnceHandler(t *testing.T) {
 		wantAnswer(t, "the first", request(s, "POST", key, "ten"), 201, "ten in call 1", false)
 		again := request(s, "POST", `"`+key+`"`, "ten") // as the draft has it
 		wantAnswer(t, "again", again, 201, "ten in call 1", true)
-		if again.Header().Get("Location") != "/payments/7" || again.Header().Get("Set-Cookie") != "" || again.Header().Get("X-Call") != "" {
-			t.Errorf("the headers of a repeated answer: %v", again.Header())
-		}
+		testdb.ErrorIf(t, again.Header().Get("Location") != "/payments/7" || again.Header().Get("Set-Cookie") != "" || again.Header().Get("X-Call") != "",
+			"the headers of a repeated answer: %v", again.Header())
 		wantAnswer(t, "another body", request(s, "POST", key, "twenty"), 422, "already used", false)
 		wantAnswer(t, "another method", request(s, "PATCH", key, "ten"), 422, "already used", false)
 		err := s.last.Load()
@@ -123,8 +121,7 @@ func TestOnceHandler(t *testing.T) {
 
 		missing := request(s, "POST", "", "ten")
 		wantAnswer(t, "no key", missing, 400, "missing", false)
-		kind := missing.Header().Get("Content-Type")
-		testdb.ErrorIf(t, kind != "application/problem+json", "the content type of a problem: %q", kind)
+		leasetest.Equal(t, "the content type of a problem", missing.Header().Get("Content-Type"), "application/problem+json")
 		for _, bad := range []string{`"`, `"a`, `"a"b`, `"\x"`, " ", "ä", strings.Repeat("k", 256)} {
 			wantAnswer(t, "bad key "+bad, request(s, "POST", bad, "ten"), 400, "not valid", false)
 		}
@@ -295,8 +292,7 @@ func TestOnceHandlerAdds(t *testing.T) {
 	})
 }
 
-// TestOnceHandlerLateHeaders: what a handler sets behind the status is no header of the answer, as
-// net/http has it, but for a trailer.
+// TestOnceHandlerLateHeaders: what a handler sets behind the status is no header of the answer, as net/http has it, but for a trailer.
 func TestOnceHandlerLateHeaders(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		s := httptest.NewServer(answers(newPool(t, db.Config(), true), numbers(t, db), func(w http.ResponseWriter, _ *http.Request) {
@@ -310,11 +306,9 @@ func TestOnceHandlerLateHeaders(t *testing.T) {
 		defer s.Close()
 		key := uniqueKey(t, "http").String()
 		for _, again := range []bool{false, true} {
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, nil)
-			check(t, err)
+			r := leasetest.Got(http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, nil))(t)
 			r.Header.Set("Idempotency-Key", key)
-			answer, err := s.Client().Do(r)
-			check(t, err)
+			answer := leasetest.Got(s.Client().Do(r))(t)
 			check(t, errors.Join(second(io.Copy(io.Discard, answer.Body)), answer.Body.Close()))
 			kind, place := answer.Header.Get("Content-Type"), answer.Header.Get("Location")
 			testdb.ErrorIf(t, kind != "text/early" || place != "", "again=%t: the headers are %q and %q", again, kind, place)
@@ -324,15 +318,13 @@ func TestOnceHandlerLateHeaders(t *testing.T) {
 	})
 }
 
-// TestOnceHandlerOfAForm: a form that is sent again has another boundary, and is the same request.
-// Its files are gone with the request, as net/http has it.
+// TestOnceHandlerOfAForm: a form that is sent again has another boundary, and is the same request. Its files are gone with the request.
 func TestOnceHandlerOfAForm(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		name := ""
 		s := answers(newPool(t, db.Config(), true), numbers(t, db), func(w http.ResponseWriter, r *http.Request) {
 			check(t, r.ParseMultipartForm(0))
-			file, err := r.MultipartForm.File["receipt"][0].Open()
-			check(t, err)
+			file := leasetest.Got(r.MultipartForm.File["receipt"][0].Open())(t)
 			name = file.(*os.File).Name()
 			check(t, file.Close())
 			w.WriteHeader(http.StatusCreated)
@@ -340,18 +332,15 @@ func TestOnceHandlerOfAForm(t *testing.T) {
 		}, idempotency.MaxBody(20<<20))
 		key, large := uniqueKey(t, "http").String(), strings.Repeat("x", 11<<20) // ParseMultipartForm keeps 10 MiB in memory
 		wantAnswer(t, "the first", upload(t, s, key, large), 201, "kept", false)
-		if _, err := os.Stat(name); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("the file %q is still there: %v", name, err)
-		}
+		_, err := os.Stat(name)
+		testdb.ErrorIf(t, !errors.Is(err, fs.ErrNotExist), "the file %q is still there: %v", name, err)
 		wantAnswer(t, "again", upload(t, s, key, large), 201, "kept", true)
 		wantAnswer(t, "another file", upload(t, s, key, "b"), 422, "already used", false)
-		n := s.calls.Load()
-		testdb.ErrorIf(t, n != 1, "%d calls", n)
+		leasetest.Equal(t, "calls", s.calls.Load(), 1)
 	})
 }
 
-// TestOnceHandlerKeepsHeaders proves that what the handler has made of its headers is repeated, byte by
-// byte, and that what others have set around it stays: they set it anew for a later request.
+// TestOnceHandlerKeepsHeaders: what the handler has made of its headers is repeated, byte by byte, and what others set around it stays theirs.
 func TestOnceHandlerKeepsHeaders(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		once := answers(pool, numbers(t, db), func(w http.ResponseWriter, r *http.Request) {
@@ -398,8 +387,7 @@ func upload(t *testing.T, h http.Handler, key, content string) *httptest.Respons
 	t.Helper()
 	body := new(bytes.Buffer)
 	form := multipart.NewWriter(body)
-	part, err := form.CreateFormFile("receipt", "receipt.pdf")
-	check(t, err)
+	part := leasetest.Got(form.CreateFormFile("receipt", "receipt.pdf"))(t)
 	check(t, second(part.Write([]byte(content))))
 	check(t, form.Close())
 	r := httptest.NewRequest("POST", "/receipts", body)
@@ -421,8 +409,7 @@ func TestOnceHandlerFingerprint(t *testing.T) {
 	})
 }
 
-// TestOnceHandlerStatuses: an answer whose status isn't kept is given, rolled back and not stored,
-// and the next request is the first. One of 500 is kept if the program says so.
+// TestOnceHandlerStatuses: an answer whose status isn't kept is given, rolled back and not stored. The program says which are kept.
 func TestOnceHandlerStatuses(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, table := newPool(t, db.Config(), true), numbers(t, db)
@@ -481,8 +468,7 @@ func TestOnce(t *testing.T) {
 	})
 }
 
-// TestWhoIsNotTheFirstWrites: a server without a binary log may lose what the first has
-// committed. So who is told of that commits something, too.
+// TestWhoIsNotTheFirstWrites: a server without a binary log may lose what the first has committed. So who is told of that commits something, too.
 func TestWhoIsNotTheFirstWrites(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		if count(t, db.Admin(), "SELECT @@log_bin") != 0 {
@@ -518,7 +504,6 @@ func TestOnceOfAnExpiredKey(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		n := firsts.Load()
-		testdb.ErrorIf(t, n != 1, "%d are the first", n)
+		leasetest.Equal(t, "those that are the first", firsts.Load(), 1)
 	})
 }

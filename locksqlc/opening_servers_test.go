@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -20,8 +21,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// reset has the server reset the session of a connection that is idle, behind the back of
-// its driver, as proxies do (COM_RESET_CONNECTION).
+// reset has the server reset the session of a connection that is idle, behind the back of its driver, as proxies do (COM_RESET_CONNECTION).
 func reset(t *testing.T, conn net.Conn) {
 	t.Helper()
 	const comResetConnection = 0x1f
@@ -143,8 +143,7 @@ func runs(t *testing.T, pool *sql.DB, table string, key txlock.Key, n int) (last
 	return last
 }
 
-// TestOpenerStaysPrepared proves that what begins a transaction, when a connection has sent it
-// often, is prepared once, and costs no round trip more.
+// TestOpenerStaysPrepared: what begins a transaction, when a connection has sent it often, is prepared once, and costs no round trip more.
 func TestOpenerStaysPrepared(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
 		table, key := db.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "kept")
@@ -153,17 +152,12 @@ func TestOpenerStaysPrepared(t *testing.T) {
 		prepared := func() int { return sessionStatus(t, pool, "Com_stmt_prepare") }
 		check(t, txlock.Ensure(t.Context(), db.Admin(), key))
 		runs(t, pool, table, key, 4)
-		n := prepared()
-		testdb.ErrorIf(t, n != 0, "%d statements are prepared at once", n)
+		leasetest.Equal(t, "statements that are prepared at once", prepared(), 0)
 		runs(t, pool, table, key, 1)
 		before := trips.Count()
 		token := runs(t, pool, table, key, 20)
-		if n := trips.Count() - before; n != 3*20 {
-			t.Errorf("%d round trips of 20 transactions", n)
-		}
-		if n := prepared(); n != 1 {
-			t.Errorf("%d statements were prepared", n)
-		}
+		leasetest.Equal(t, "round trips of 20 transactions", trips.Count()-before, 3*20)
+		leasetest.Equal(t, "statements that were prepared", prepared(), 1)
 		behind := time.Now().UnixMicro() - int64(token)
 		testdb.ErrorIf(t, behind < 0 || behind > time.Hour.Microseconds(), "the token is %d us behind the clock", behind)
 		wantCount(t, db.Admin(), 25, "SELECT COUNT(*) FROM "+table)
@@ -171,12 +165,8 @@ func TestOpenerStaysPrepared(t *testing.T) {
 		for i := range 20 { // the first lock of a key is another opener
 			runs(t, pool, table, txlock.Named(key.String()+string(rune(0x80+i))), 1)
 		}
-		if n := trips.Count() - before; n != 3*20+1 {
-			t.Errorf("%d round trips of 20 transactions with new keys", n)
-		}
-		if n := prepared(); n != 2 {
-			t.Errorf("%d statements were prepared", n)
-		}
+		leasetest.Equal(t, "round trips of 20 transactions with new keys", trips.Count()-before, 3*20+1)
+		leasetest.Equal(t, "statements that were prepared", prepared(), 2)
 	})
 }
 
@@ -193,8 +183,7 @@ func TestOpenersStayFew(t *testing.T) {
 					check(t, locksqlc.Run(t.Context(), pool, keys, func(*sql.Tx) error { return nil }))
 				}
 			}
-			prepared := sessionStatus(t, pool, "Com_stmt_prepare")
-			testdb.ErrorIf(t, prepared != most, "%d statements were prepared, want %d", prepared, most)
+			leasetest.Equal(t, "statements that are prepared", sessionStatus(t, pool, "Com_stmt_prepare"), most)
 		}
 	})
 }
@@ -208,15 +197,12 @@ func TestOpenersOfAResetSession(t *testing.T) {
 		runs(t, pool, table, key, 2)
 		reset(t, wire)
 		runs(t, pool, table, key, 3)
-		prepared := sessionStatus(t, pool, "Com_stmt_execute")
-		if prepared != 2 { // the first lock has found that nothing is prepared any more
-			t.Errorf("%d statements that were prepared are executed, want 2", prepared)
-		}
+		// the first lock has found that nothing is prepared any more
+		leasetest.Equal(t, "statements that were prepared and are executed", sessionStatus(t, pool, "Com_stmt_execute"), 2)
 	})
 }
 
-// TestOpenerSeesOtherTables proves that a lock goes to the database of the pool, whatever a
-// statement has chosen, and to tables that were made anew or changed since it was prepared.
+// TestOpenerSeesOtherTables: a lock goes to the database of the pool, and to tables that were made anew or changed since it was prepared.
 func TestOpenerSeesOtherTables(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
 		other := testdb.Shared(t, testdb.MariaDB).OpenNamed(t)
@@ -266,8 +252,7 @@ func TestOpenerIsIndifferentToModes(t *testing.T) {
 	})
 }
 
-// TestCommitWithElsewhere: the last statement is executed in the database that the program has
-// chosen, however often its text was sent before.
+// TestCommitWithElsewhere: the last statement is executed in the database that the program has chosen, however often its text was sent before.
 func TestCommitWithElsewhere(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		other := testdb.Shared(t, db.Engine()).OpenNamed(t)

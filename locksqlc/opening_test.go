@@ -12,6 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -36,8 +37,7 @@ func onBegun(t *testing.T, options *sql.TxOptions, test func(t *testing.T, b *be
 		b.conn = takeConn(t, newPool(t, db.AdminConfig(count), true))
 		before := trips.Count()
 		b.tx = begin(t, b.conn, options)
-		n := trips.Count() - before
-		testdb.ErrorIf(t, n != 0, "BeginTx has %d round trips", n)
+		leasetest.Equal(t, "round trips of BeginTx", trips.Count()-before, 0)
 		test(t, b)
 		exec(t, b.conn, "SET TRANSACTION READ WRITE") // refused inside a transaction
 	})
@@ -55,13 +55,11 @@ func TestFirstStatement(t *testing.T) {
 			exec(t, b.tx, "RELEASE SAVEPOINT a")
 		},
 		"prepared by it": func(t *testing.T, b *begun) {
-			stmt, err := b.tx.PrepareContext(t.Context(), "INSERT INTO "+b.table+" VALUES (?)")
-			check(t, err)
+			stmt := leasetest.Got(b.tx.PrepareContext(t.Context(), "INSERT INTO "+b.table+" VALUES (?)"))(t)
 			check(t, errors.Join(second(stmt.ExecContext(t.Context(), 7)), stmt.Close()))
 		},
 		"prepared before": func(t *testing.T, b *begun) {
-			stmt, err := b.conn.PrepareContext(t.Context(), "INSERT INTO "+b.table+" VALUES (?)")
-			check(t, err)
+			stmt := leasetest.Got(b.conn.PrepareContext(t.Context(), "INSERT INTO "+b.table+" VALUES (?)"))(t)
 			check(t, errors.Join(second(b.tx.StmtContext(t.Context(), stmt).ExecContext(t.Context(), 7)), stmt.Close()))
 		},
 		"an argument":       func(t *testing.T, b *begun) { exec(t, b.tx, "INSERT INTO "+b.table+" VALUES (?)", 7) },
@@ -100,8 +98,7 @@ func TestOptimisticEnd(t *testing.T) {
 			for range 3 { // of a new key, and of one with a row
 				check(t, locksqlc.Optimistic(t.Context(), pool, key, write))
 			}
-			n := rows() - before
-			testdb.ErrorIf(t, n != 3, "%d rows, want 3", n)
+			leasetest.Equal(t, "rows", rows()-before, 3)
 			cancelled, cancel := context.WithCancel(t.Context())
 			holder := holding(t, pool, key)
 			err := locksqlc.Optimistic(cancelled, pool, key, func(tx *sql.Tx) error {
@@ -115,15 +112,12 @@ func TestOptimisticEnd(t *testing.T) {
 			testdb.ErrorIf(t, !errors.Is(err, context.Canceled) || txlock.Retryable(err), "cancelled while it waits to commit: %v", err)
 			check(t, holder.Rollback())
 			wantFree(t, db, key)
-			if n := rows() - before; n != 3 {
-				t.Errorf("%d rows after it was cancelled, want 3", n)
-			}
+			leasetest.Equal(t, "rows after it was cancelled", rows()-before, 3)
 		}
 	})
 }
 
-// TestBeginTxEndsATransaction begins a transaction while another is open on its connection,
-// which commits that, as BEGIN does, also if nothing is sent in the new one.
+// TestBeginTxEndsATransaction: BeginTx commits a transaction that is open on its connection, as BEGIN does, also if nothing is sent in the new one.
 func TestBeginTxEndsATransaction(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "ended", "id INT PRIMARY KEY")
@@ -134,8 +128,7 @@ func TestBeginTxEndsATransaction(t *testing.T) {
 				exec(t, conn, query)
 			}
 			check(t, begin(t, conn).Rollback())
-			n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table)
-			testdb.ErrorIf(t, n != i+1, "%s: %d rows are committed by BeginTx, want %d", first, n, i+1)
+			leasetest.Equal(t, fmt.Sprintf("%s: rows that BeginTx commits", first), count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), i+1)
 		}
 	})
 }
@@ -168,8 +161,7 @@ func TestPoolAfterARefusedLock(t *testing.T) {
 	})
 }
 
-// TestOpeningShared begins a read-only transaction by a shared lock, which writes only where
-// the row is missing, or where the process doesn't know it yet, and may fail to.
+// TestOpeningShared begins a read-only transaction by a shared lock, which may have to make the row, and fails then.
 func TestOpeningShared(t *testing.T) {
 	onOpenings(t, &sql.TxOptions{ReadOnly: true}, func(t *testing.T, o *opening) {
 		unknown := uniqueKey(t, "unknown")
@@ -249,8 +241,7 @@ func (o *opening) goesOn(t *testing.T, level sql.IsolationLevel) {
 	before := count(t, o.tx, all)
 	wantCount(t, o.db.Admin(), 0, all)
 	o.db.Exec(t, "INSERT INTO "+o.table+" VALUES (2)")
-	seen := count(t, o.tx, all) > before
-	testdb.ErrorIf(t, seen != (level == sql.LevelReadCommitted), "it sees what was committed since: %t, at the wrong level", seen)
+	leasetest.Equal(t, "it sees what was committed since", count(t, o.tx, all) > before, level == sql.LevelReadCommitted)
 	wantLocked(t, "the lock doesn't exclude", o.db, o.free)
 	check(t, o.tx.Commit())
 	wantCount(t, o.db.Admin(), 2, all)
@@ -267,13 +258,11 @@ func (o *opening) closed(t *testing.T) {
 // wants fails the test unless the error is this one.
 func wants(t *testing.T, err, want error, why uint16) {
 	t.Helper()
-	if !errors.Is(err, want) || errors.Is(err, txlock.ErrTxDoomed) || why != 0 && number(err) != why {
-		t.Errorf("%v, want %v of a transaction that goes on", err, want)
-	}
+	testdb.ErrorIf(t, !errors.Is(err, want) || errors.Is(err, txlock.ErrTxDoomed) || why != 0 && number(err) != why,
+		"%v, want %v of a transaction that goes on", err, want)
 }
 
-// TestOpeningIsRefused has the server refuse the lock that begins a transaction. Nothing of
-// that shows: the transaction goes on as one that was begun before.
+// TestOpeningIsRefused: a transaction whose first lock the server refuses goes on as one that was begun before.
 func TestOpeningIsRefused(t *testing.T) {
 	const brief = 10 * time.Millisecond
 	readCommitted, ctx := &sql.TxOptions{Isolation: sql.LevelReadCommitted}, t.Context()

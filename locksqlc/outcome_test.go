@@ -251,12 +251,8 @@ func TestRowBeforeCommit(t *testing.T) {
 		key := uniqueKey(t, "ordered")
 		for name, run := range map[string]way{"Optimistic": ways["Optimistic"], "CommitWith": endingWith(insert, nil)} {
 			open = nil
-			check(t, run(t.Context(), pool, key, func(tx *sql.Tx) error {
-				return second(tx.ExecContext(t.Context(), insert))
-			}))
-			if !slices.Equal(open, wants[name]) {
-				t.Errorf("%s: behind the row and at the end a transaction is open: %t, want %t", name, open, wants[name])
-			}
+			check(t, run(t.Context(), pool, key, func(tx *sql.Tx) error { return second(tx.ExecContext(t.Context(), insert)) }))
+			testdb.ErrorIf(t, !slices.Equal(open, wants[name]), "%s: behind the row and at the end a transaction is open: %t, want %t", name, open, wants[name])
 		}
 	})
 }
@@ -322,9 +318,8 @@ func TestLostReplyOfCommit(t *testing.T) {
 						return nil
 					}
 					err := run(t.Context(), pool, key, fn)
-					if runs != 1 || !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !errors.Is(err, mysql.ErrInvalidConn) {
-						t.Errorf("%d runs, %v", runs, err)
-					}
+					testdb.ErrorIf(t, runs != 1 || !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !errors.Is(err, mysql.ErrInvalidConn),
+						"%d runs, %v", runs, err)
 					var n int
 					want := map[bool]int{true: 1, false: 0}[arrives]
 					testdb.Await(time.Minute, func() bool { // the row of the reply comes before the COMMIT
@@ -350,9 +345,8 @@ func TestContextEndsWithCommitUnderWay(t *testing.T) {
 		err := locksqlc.Optimistic(ctx, pool, uniqueKey(t, "cut off"), func(tx *sql.Tx) error {
 			return second(tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES (1)"))
 		})
-		if !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || !errors.Is(err, context.Canceled) || txlock.Retryable(err) {
-			t.Errorf("Optimistic: %v", err)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || !errors.Is(err, context.Canceled) || txlock.Retryable(err),
+			"Optimistic: %v", err)
 		wantCount(t, db.Admin(), 1, "SELECT COUNT(*) FROM "+table)
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/session"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -177,21 +178,18 @@ func TestTrips(t *testing.T) {
 	})
 }
 
-// TestAllVerbsAreCounted proves that TestTrips counts each verb that sends statements of its own. Those
-// that go with the program's are counted by TestSharedTextsAsAlone.
+// TestAllVerbsAreCounted: TestTrips counts each verb that sends statements of its own, TestSharedTextsAsAlone those that go with the program's.
 func TestAllVerbsAreCounted(t *testing.T) {
 	scope := reflect.TypeFor[*txlock.Scope]()
 	for i := range scope.NumMethod() {
 		verb := scope.Method(i)
 		sends := verb.Type.NumIn() > 1 && verb.Type.In(1) == reflect.TypeFor[context.Context]() && verb.Type.Out(0) != verb.Type.In(1)
-		if sends && !slices.ContainsFunc(verbsCounted, func(v counted) bool { return slices.Contains(strings.Fields(v.name), verb.Name) }) {
-			t.Errorf("no row of verbsCounted is named for %s", verb.Name)
-		}
+		testdb.ErrorIf(t, sends && !slices.ContainsFunc(verbsCounted, func(v counted) bool { return slices.Contains(strings.Fields(v.name), verb.Name) }),
+			"no row of verbsCounted is named for %s", verb.Name)
 	}
 }
 
-// TestOptimisticWithoutItsEnd drops the procedure that would compare the version and
-// commit, after the one that has read the version: the transaction ends by statements, once.
+// TestOptimisticWithoutItsEnd: a transaction ends by statements, once, whose procedure for that was dropped behind its beginning.
 func TestOptimisticWithoutItsEnd(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		if !hasProcedures(db.Engine()) {
@@ -207,8 +205,7 @@ func TestOptimisticWithoutItsEnd(t *testing.T) {
 				}
 				return second(tx.ExecContext(t.Context(), "UPDATE "+table+" SET v = v + 1"))
 			}))
-			version, err := txlock.ReadVersion(t.Context(), pool, key)
-			check(t, err)
+			version := leasetest.Got(txlock.ReadVersion(t.Context(), pool, key))(t)
 			n := count(t, db.Admin(), "SELECT v FROM "+table)
 			testdb.ErrorIf(t, runs != 1 || n != 1 || version == 0, "without %s: %d runs, %d updates, version %d", name, runs, n, version)
 		}
@@ -231,8 +228,7 @@ func TestTripsOfABusyKey(t *testing.T) {
 		id, tx := testdb.ConnID(t, conn), begin(t, conn)
 		scope, before := join(t, tx), trips.Count()
 		isError(t, "TryLock of a key that is held", second(scope.TryLock(t.Context(), key)), txlock.ErrBusy)
-		n := trips.Count() - before
-		testdb.ErrorIf(t, n != 1, "a try took %d round trips, want 1", n)
+		leasetest.Equal(t, "round trips of a try", trips.Count()-before, 1)
 		check(t, errors.Join(scope.Verify(t.Context()), tx.Rollback()))
 
 		tx = begin(t, conn)
@@ -296,11 +292,9 @@ func stubPool(tb testing.TB) *sql.DB {
 // lockOnce runs a transaction, with a lock or without.
 func lockOnce(tb testing.TB, pool *sql.DB, lock bool) {
 	ctx := context.Background()
-	tx, err := pool.BeginTx(ctx, nil)
-	check(tb, err)
+	tx := leasetest.Got(pool.BeginTx(ctx, nil))(tb)
 	if lock {
-		scope, err := locksqlc.Join(ctx, tx)
-		check(tb, err)
+		scope := leasetest.Got(locksqlc.Join(ctx, tx))(tb)
 		if grant, err := scope.Lock(ctx, goSideKey); err != nil || grant.Token() == 0 {
 			tb.Fatal(grant, err)
 		}
@@ -360,9 +354,8 @@ func TestRunOnDeadConnections(t *testing.T) {
 		d, calls := &faulty{errs: c.errs}, 0
 		pool := sql.OpenDB(d)
 		err := locksqlc.Run(t.Context(), pool, nil, func(*sql.Tx) error { calls++; return c.returns })
-		if d.begun != c.begun || calls != c.calls || number(err) != c.number || c.number == 0 && !errors.Is(err, c.want) || c.want != nil && !errors.Is(err, c.want) {
-			t.Errorf("%v: %d transactions are begun, want %d, and %d calls, want %d; %v", c, d.begun, c.begun, calls, c.calls, err)
-		}
+		testdb.ErrorIf(t, d.begun != c.begun || calls != c.calls || number(err) != c.number || c.number == 0 && !errors.Is(err, c.want) || c.want != nil && !errors.Is(err, c.want),
+			"%v: %d transactions are begun, want %d, and %d calls, want %d; %v", c, d.begun, c.begun, calls, c.calls, err)
 		check(t, pool.Close())
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 )
 
 // Scenarios of statements, rows and arguments.
@@ -101,8 +103,7 @@ func noRows(s *side) {
 }
 
 func preparedStatements(s *side) {
-	insert, err := s.db.PrepareContext(s.ctx, "INSERT INTO "+s.table+" VALUES (?, ?)")
-	check(s, err)
+	insert := leasetest.Got(s.db.PrepareContext(s.ctx, "INSERT INTO "+s.table+" VALUES (?, ?)"))(s)
 	defer func() { s.error("close", insert.Close()) }()
 	for i := range 3 {
 		result, err := insert.ExecContext(s.ctx, i, i*i)

@@ -10,11 +10,11 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
-// A guarded pool behaves like a plain one: each scenario runs on both, writes down what
-// it sees, and the two records must be equal.
+// A guarded pool behaves like a plain one: each scenario runs on both, writes down what it sees, and the two records must be equal.
 
 // side is one of the two pools of a scenario.
 type side struct {
@@ -85,16 +85,12 @@ func (s *side) rows(rows *sql.Rows, err error) {
 	s.error("end", rows.Err())
 }
 
-func (s *side) query(query string, args ...any) {
-	s.rows(s.db.QueryContext(s.ctx, query, args...))
-}
+func (s *side) query(query string, args ...any) { s.rows(s.db.QueryContext(s.ctx, query, args...)) }
 
 // begin begins a transaction that the scenario ends.
 func (s *side) begin(options *sql.TxOptions) *sql.Tx {
 	s.Helper()
-	tx, err := s.db.BeginTx(s.ctx, options)
-	check(s, err)
-	return tx
+	return leasetest.Got(s.db.BeginTx(s.ctx, options))(s)
 }
 
 // settings are those of the driver that change how statements are sent or read.

@@ -206,7 +206,6 @@ func (i implicitStatement) wants(t *testing.T, what string, err error) {
 		name = strings.ToUpper(strings.Join(strings.Fields(i.text)[:min(2, len(strings.Fields(i.text)))], " "))
 		name = strings.TrimSuffix(name, " {P}()") // CALL
 	}
-	if !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !strings.Contains(err.Error(), `"`+name) {
-		t.Errorf("%s: %v (to be tried again: %t), want ErrTxDoomed by %s", what, err, txlock.Retryable(err), name)
-	}
+	testdb.ErrorIf(t, !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !strings.Contains(err.Error(), `"`+name),
+		"%s: %v (to be tried again: %t), want ErrTxDoomed by %s", what, err, txlock.Retryable(err), name)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -123,8 +124,7 @@ func longs(n int) []any {
 	return all
 }
 
-// TestSharedTextsAsAlone: a statement that shares a text with one of lockstep's does what it does alone, in sessions of all kinds,
-// also where that is prepared, with as many round trips as it says.
+// TestSharedTextsAsAlone: a statement that shares a text with one of lockstep's does what it does alone, in sessions of all kinds.
 func TestSharedTextsAsAlone(t *testing.T) {
 	all := slices.Clone(sharedTexts)
 	typed := len(all) // from here on, a connection executes a text with one type of argument after the other
@@ -155,8 +155,7 @@ func sharedAsAlone(t *testing.T, db *testdb.DB, session string, all []shared, ty
 	table := db.CreateTable(t, "shared", "id INT PRIMARY KEY AUTO_INCREMENT, n BIGINT, s TEXT CHARACTER SET utf8mb4, b BLOB, d DATETIME(6), f FLOAT, g DOUBLE, e DECIMAL(9,3), u BIGINT UNSIGNED, y YEAR, t TIME(3), a DATE, j JSON, k ENUM('x','y'), z BIT(9), sm SMALLINT, "+strings.Join(declared, " INT NOT NULL DEFAULT 1, ")+" INT NOT NULL DEFAULT 2")
 	trips, count := testdb.CountTrips(t)
 	config := func(parameters string) *mysql.Config {
-		cfg, err := mysql.ParseDSN(db.DSN() + "?" + session + parameters)
-		check(t, err)
+		cfg := leasetest.Got(mysql.ParseDSN(db.DSN() + "?" + session + parameters))(t)
 		count(cfg)
 		return cfg
 	}
@@ -358,8 +357,7 @@ func TestLockWithErrors(t *testing.T) {
 			isError(t, "twice", err, txlock.ErrInvalidOption)
 		})
 		within(func(tx *sql.Tx, s *txlock.Scope) { // rows that are read to their end are closed
-			rows, err := tx.QueryContext(s.LockWith(t.Context(), uniqueKey(t, "first")), "SELECT 1")
-			check(t, err)
+			rows := leasetest.Got(tx.QueryContext(s.LockWith(t.Context(), uniqueKey(t, "first")), "SELECT 1"))(t)
 			for rows.Next() {
 			}
 			check(t, rows.Err())
@@ -432,8 +430,7 @@ func TestCommitWithOtherRows(t *testing.T) {
 					return errInner
 				})
 				isError(t, c.text, err, errInner)
-				n := count(t, db.Admin(), "SELECT SUM(n) FROM "+table)
-				testdb.ErrorIf(t, n != 3, "%s: a part of it is committed: %d", c.text, n)
+				leasetest.Equal(t, c.text+": a part of it is committed", count(t, db.Admin(), "SELECT SUM(n) FROM "+table), 3)
 			}
 		}
 	})
@@ -441,8 +438,7 @@ func TestCommitWithOtherRows(t *testing.T) {
 
 // TestProceduresOfAnotherCreator: a statement of the program is read by the modes of its session, not by those of the procedures' creator.
 func TestProceduresOfAnotherCreator(t *testing.T) {
-	statements, err := schema.Procedures()
-	check(t, err)
+	statements := leasetest.Got(schema.Procedures())(t)
 	modes := []string{"ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT", ""}
 	const values = `"n", 'a' || 'b', '\\'`
 	onServers(t, func(t *testing.T, db *testdb.DB) {
@@ -477,11 +473,9 @@ func TestProceduresOfAnotherCreator(t *testing.T) {
 				s := join(t, tx)
 				before := trips.Count()
 				rows, err := tx.QueryContext(s.LockWith(t.Context(), key), read)
-				got := told(t, rows, err)
-				testdb.ErrorIf(t, got != want, "made under %q: %s, want %s", made, got, want)
+				leasetest.Equal(t, "made under "+made, told(t, rows, err), want)
 				_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), write)
-				sent := trips.Count() - before
-				testdb.ErrorIf(t, sent != 2, "made under %q: %d round trips, want 2", made, sent)
+				leasetest.Equal(t, "round trips, made under "+made, trips.Count()-before, 2)
 				return err
 			}))
 			var written, different int

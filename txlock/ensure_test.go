@@ -12,12 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Those that insert with little patience, or lock what is missing, which closes the
-// gap around it to others, have a database of their own.
+// Those that insert with little patience, or lock what is missing, which closes the gap around it to others, have a database of their own.
 
 func TestEnsureMakesMissingRows(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
@@ -29,16 +29,15 @@ func TestEnsureMakesMissingRows(t *testing.T) {
 				wants(t, "Ensure", txlock.Ensure(t.Context(), pool, b, old, a, b), nil)
 			}
 			for _, key := range []txlock.Key{a, b} {
-				equal(t, "new rows of a key", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ? AND token = 0 AND REPLACE(owner, X'00', '') = '-' AND conn_id = 0", key.String()), 1)
-				equal(t, "the first grant has a token", committed(t, db, key).Token() > 0, true)
+				leasetest.Equal(t, "new rows of a key", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ? AND token = 0 AND REPLACE(owner, X'00', '') = '-' AND conn_id = 0", key.String()), 1)
+				leasetest.Equal(t, "the first grant has a token", committed(t, db, key).Token() > 0, true)
 			}
-			equal(t, "rows that were there with their token", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ? AND token = ?", old.String(), before.Token()), 1)
+			leasetest.Equal(t, "rows that were there with their token", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ? AND token = ?", old.String(), before.Token()), 1)
 		}
 	})
 }
 
-// TestEnsureWaitsForNobody ensures keys that others hold, on rows that are
-// committed and on such as are not, with the only connection of its pool.
+// TestEnsureWaitsForNobody ensures keys that others hold, on rows that are committed and on such as are not, with the only connection of its pool.
 func TestEnsureWaitsForNobody(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		old, fresh, shared, missing := named(), named(), named(), named()
@@ -53,10 +52,9 @@ func TestEnsureWaitsForNobody(t *testing.T) {
 			pool.SetMaxOpenConns(1)
 			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, old, fresh, shared, missing), nil)
 		}
-		equal(t, "rows that were missing", rowsOf(t, db, missing), 1)
+		leasetest.Equal(t, "rows that were missing", rowsOf(t, db, missing), 1)
 
-		// The row that another made is gone again: that Ensure has seen it is no
-		// reason not to lock it.
+		// The row that another made is gone again: that Ensure has seen it is no reason not to lock it.
 		wants(t, "Rollback", maker.tx.Rollback(), nil)
 		s := begin(t, newPool(t, db, true), nil)
 		for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.TryRLock, s.WaitAtMost(5e9).RLock} {
@@ -148,8 +146,7 @@ func TestMissingTables(t *testing.T) {
 	}
 }
 
-// TestMissingCenter locks on a center row that somebody has deleted, on connections that have
-// locked another one before, in transactions that begin with that and in others.
+// TestMissingCenter: a lock whose center row is gone is refused, in transactions that begin with it and in others.
 func TestMissingCenter(t *testing.T) {
 	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		key, there := hashed(), hashed()
@@ -183,7 +180,7 @@ func TestReadOnlyTransaction(t *testing.T) {
 			for _, key := range []txlock.Key{old, lot} {
 				grant, err := s.RLock(t.Context(), key)
 				wants(t, "RLock", err, nil)
-				equal(t, "it is shared", grant.Shared(), true)
+				leasetest.Equal(t, "it is shared", grant.Shared(), true)
 				other := begin(t, newPool(t, db, true), nil)
 				wants(t, "TryLock of what a read-only transaction shares", second(other.TryLock(t.Context(), key)), txlock.ErrBusy)
 				wants(t, "Rollback", other.tx.Rollback(), nil)
@@ -212,9 +209,7 @@ func old(t *testing.T, db *testdb.DB) txlock.Key {
 
 func clean(t *testing.T, pool *sql.DB, olderThan time.Duration) int {
 	t.Helper()
-	n, err := txlock.Purge(t.Context(), pool, olderThan)
-	noError(t, err)
-	return n
+	return leasetest.Got(txlock.Purge(t.Context(), pool, olderThan))(t)
 }
 
 func TestCleanRemovesOldRows(t *testing.T) {
@@ -227,8 +222,8 @@ func TestCleanRemovesOldRows(t *testing.T) {
 			again := committed(t, db, young)
 			pool := newPool(t, db, guarded)
 			pool.SetMaxOpenConns(1)
-			equal(t, "rows older than two hours", clean(t, pool, 2*time.Hour), 0)
-			equal(t, "rows older than an hour", clean(t, pool, time.Hour), 1)
+			leasetest.Equal(t, "rows older than two hours", clean(t, pool, 2*time.Hour), 0)
+			leasetest.Equal(t, "rows older than an hour", clean(t, pool, time.Hour), 1)
 			testdb.ErrorIf(t, rowsOf(t, db, gone) != 0 || rowsOf(t, db, young) != 1 || rowsOf(t, db, made) != 1, "the wrong rows were removed")
 			grant := committed(t, db, young)
 			testdb.ErrorIf(t, grant.Token() <= again.Token(), "token %d after %d", grant.Token(), again.Token())
@@ -236,8 +231,7 @@ func TestCleanRemovesOldRows(t *testing.T) {
 	})
 }
 
-// TestCleanWaitsForNobody leaves the rows that others hold, wait for or share, and
-// those that they are making, of more than one transaction removes.
+// TestCleanWaitsForNobody leaves the rows that others hold, wait for or share, and those that they are making, of more than one transaction removes.
 func TestCleanWaitsForNobody(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		fill(t, db, "old:%d", 1000)
@@ -251,7 +245,7 @@ func TestCleanWaitsForNobody(t *testing.T) {
 		n := clean(t, newPool(t, db, false), time.Minute)
 		testdb.ErrorIf(t, n != 1001 || rowsOf(t, db, free) != 0, "%d rows were removed, want the 1,001 that nobody needs", n)
 		for _, key := range []txlock.Key{held, shared, wanted} {
-			equal(t, "rows of "+key.String(), rowsOf(t, db, key), 1)
+			leasetest.Equal(t, "rows of "+key.String(), rowsOf(t, db, key), 1)
 		}
 		other := begin(t, newPool(t, db, true), nil)
 		for _, key := range []txlock.Key{held, shared, wanted, fresh} {
@@ -270,7 +264,7 @@ func TestCleanKeepsTokensRising(t *testing.T) {
 		n := clean(t, pool, time.Minute)
 		testdb.ErrorIf(t, n != 0 || rowsOf(t, db, ahead) != 1, "a row whose token is ahead of the clock was removed (%d)", n)
 		before := number(t, db.Admin(), "SELECT token FROM lockstep_locks WHERE name = ?", ahead.String())
-		equal(t, "the token after one that is ahead of the clock", committed(t, db, ahead).Token(), uint64(before)+1)
+		leasetest.Equal(t, "the token after one that is ahead of the clock", committed(t, db, ahead).Token(), uint64(before)+1)
 
 		for range 3 {
 			first := committed(t, db, key)

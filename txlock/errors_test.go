@@ -37,8 +37,7 @@ func answered(number uint16) error {
 	return fmt.Errorf("the statement: %w", &mysql.MySQLError{Number: number, Message: "as it happens"})
 }
 
-// faulty is a plain transaction on a mock, which has answered the two questions of
-// Join and what Lock asks before it sends the lock.
+// faulty is a plain transaction on a mock, which has answered the two questions of Join and what Lock asks before it sends the lock.
 func faulty(t *testing.T, version string) (*Scope, *sql.Tx, sqlmock.Sqlmock) {
 	t.Helper()
 	equal := sqlmock.QueryMatcherFunc(func(expected, actual string) error { // what MariaDB's first lock begins with
@@ -62,8 +61,7 @@ func faulty(t *testing.T, version string) (*Scope, *sql.Tx, sqlmock.Sqlmock) {
 	return scope, tx, mock
 }
 
-// TestAfterFault proves that a transaction on a plain pool which is lost while the server is asked
-// whether an error has left it open takes no lock.
+// TestAfterFault: a transaction on a plain pool which is lost while the server is asked whether an error has left it open takes no lock.
 func TestAfterFault(t *testing.T) {
 	t.Parallel()
 	scope, tx, mock := faulty(t, "9.7.4")
@@ -78,8 +76,7 @@ func TestAfterFault(t *testing.T) {
 	check(t, tx.Rollback())
 }
 
-// TestInterruptedUpdate proves that an UPDATE of a center row which MariaDB has interrupted,
-// and answers with success and no row, is no missing row.
+// TestInterruptedUpdate: an UPDATE of a center row which MariaDB has interrupted, and answers with success and no row, is no missing row.
 func TestInterruptedUpdate(t *testing.T) {
 	t.Parallel()
 	key := NewFamily[int]("interrupted", Hashed()).Key(1)
@@ -139,9 +136,8 @@ func TestRepliesAreKnown(t *testing.T) {
 			want := reader[kind]
 			testdb.ErrorIf(t, want != "" && !regexp.MustCompile(fmt.Sprintf(want, name)).MatchString(source.String()), "%s %s has no reader", name, kind)
 			for _, e := range []rawsql.Engine{rawsql.MariaDB, rawsql.MySQL} {
-				if _, known := e.Replies.IDs[name]; known != (kind == ":execlastid") {
-					t.Errorf("%s %s among the insert ids: %t", name, kind, known)
-				}
+				_, known := e.Replies.IDs[name]
+				testdb.ErrorIf(t, known != (kind == ":execlastid"), "%s %s among the insert ids: %t", name, kind, known)
 			}
 		}
 	}
@@ -183,9 +179,8 @@ func TestInsertIDs(t *testing.T) {
 		t.Errorf("the reply to a statement that isn't sent to the engine is read: %v", err)
 	}
 	for token, known := range map[uint64]bool{0: true, 1 << 50: true, math.MaxInt64: true, math.MaxInt64 + 1: false} {
-		if got, err := tokenOf("NamedToken")(token, nil); errors.Is(err, fault.ErrReply) == known || known && got != token {
-			t.Errorf("the token %d is read as %d, %v", token, got, err)
-		}
+		got, err := tokenOf("NamedToken")(token, nil)
+		testdb.ErrorIf(t, errors.Is(err, fault.ErrReply) == known || known && got != token, "the token %d is read as %d, %v", token, got, err)
 	}
 	if _, err := tokenOf("NamedToken")(0, sql.ErrNoRows); !errors.Is(err, sql.ErrNoRows) || errors.Is(err, fault.ErrReply) {
 		t.Errorf("no row is read as %v", err)
@@ -247,9 +242,7 @@ func TestOutcomes(t *testing.T) {
 			}
 			reply := guard.Reply{Columns: 3, Rows: [][]driver.Value{rowOf(word, o)}}
 			r, err := readOutcome(mySQL, procedure, false, reply)
-			if err != nil || r.what.V != word {
-				t.Errorf("%s: %s is read as %+v, %v", procedure, shown(reply), r, err)
-			}
+			testdb.ErrorIf(t, err != nil || r.what.V != word, "%s: %s is read as %+v, %v", procedure, shown(reply), r, err)
 			others := broken(reply)
 			for i, w := range map[int]rawsql.Column{0: o.Token, 2: o.Old} {
 				for name, bad := range map[string]struct {
@@ -290,9 +283,8 @@ func TestOutcomes(t *testing.T) {
 		others["no row"] = guard.Reply{Columns: 1}
 		others["too much"] = guard.Reply{Columns: 1, Rows: [][]driver.Value{{most + 1}}}
 		for name, other := range others {
-			if n, err := readNumber(mySQL, procedure, other); !errors.Is(err, fault.ErrReply) {
-				t.Errorf("%s: %s is read as %d, %v", procedure, name, n, err)
-			}
+			n, err := readNumber(mySQL, procedure, other)
+			testdb.ErrorIf(t, !errors.Is(err, fault.ErrReply), "%s: %s is read as %d, %v", procedure, name, n, err)
 		}
 	}
 	if _, err := readOutcome(mySQL, "lockstep_share_1", true, guard.Reply{Columns: 3}); !errors.Is(err, sql.ErrNoRows) {
@@ -332,14 +324,12 @@ func TestTokensOfMany(t *testing.T) {
 		"another key's":        {rawsql.Granted, []manyRow{a, row("a\x00", 8, nil)}, fault.ErrReply},
 		"a center's":           {rawsql.Granted, []manyRow{a, {record: record{slot: 1, hashed: true}, token: b.token}}, fault.ErrReply},
 	} {
-		if found, err := m.tokensOf("LockMany", c.wanted, c.rows); !errors.Is(err, c.err) || c.err == nil && (err != nil || len(found) != 2) {
-			t.Errorf("%s: %v, %v, want %v", name, found, err, c.err)
-		}
+		found, err := m.tokensOf("LockMany", c.wanted, c.rows)
+		testdb.ErrorIf(t, !errors.Is(err, c.err) || c.err == nil && (err != nil || len(found) != 2), "%s: %v, %v, want %v", name, found, err, c.err)
 	}
 	for n, want := range map[int64]bool{-1: false, 0: false, 1: false, 2: true, 3: true, 4: true, 6: true, 7: false} {
-		if all, err := m.changed("LockMany", n, nil); errors.Is(err, fault.ErrReply) == want || want && all != (n >= 4) {
-			t.Errorf("%d changed rows are read as %t, %v", n, all, err)
-		}
+		all, err := m.changed("LockMany", n, nil)
+		testdb.ErrorIf(t, errors.Is(err, fault.ErrReply) == want || want && all != (n >= 4), "%d changed rows are read as %t, %v", n, all, err)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -41,8 +42,7 @@ func (l *lookout) Connect(ctx context.Context) (driver.Conn, error) {
 // looksOn returns a pool of one connection that NameHolders looks on.
 func looksOn(t *testing.T, db *testdb.DB, before func(ctx context.Context) error) (*sql.DB, *lookout) {
 	t.Helper()
-	base, err := mysql.NewConnector(db.Config())
-	noError(t, err)
+	base := leasetest.Got(mysql.NewConnector(db.Config()))(t)
 	l := &lookout{Connector: base, before: before}
 	pool := sql.OpenDB(l)
 	pool.SetMaxOpenConns(1)
@@ -67,8 +67,7 @@ func (n naming) begin(t *testing.T) *session {
 	return inTx(t, n.pool, n.options...)
 }
 
-// till holds a key that was committed before, under a label, on a plain pool: of a guarded one
-// this program would know it without a look.
+// till holds a key that was committed before, under a label, on a plain pool: of a guarded one this program would know it without a look.
 func till(t *testing.T, db *testdb.DB, key txlock.Key) *session {
 	t.Helper()
 	committed(t, db, key)
@@ -96,8 +95,7 @@ func (s *session) names(t *testing.T, err error, key txlock.Key) {
 	}
 }
 
-// untilNamed repeats a call that is refused until its error names a holder: on a busy
-// machine a look may be over before it was answered.
+// untilNamed repeats a call that is refused until its error names a holder: on a busy machine a look may be over before it was answered.
 func untilNamed(t *testing.T, want error, call func() error) (err error) {
 	t.Helper()
 	for begun := time.Now(); time.Since(begun) < soon; {
@@ -211,8 +209,7 @@ func TestNobodyIsNamed(t *testing.T) {
 				wants(t, "RLock", second(begin(t, newPool(t, db, false), nil).RLock(t.Context(), key)), nil)
 			}, nil},
 			"no connection": {db, func(t *testing.T, _ txlock.Key, _ *session, looks *sql.DB) {
-				conn, err := looks.Conn(t.Context())
-				noError(t, err)
+				conn := leasetest.Got(looks.Conn(t.Context()))(t)
 				t.Cleanup(func() { _ = conn.Close() })
 			}, nil},
 			"no privilege": {ungranted(t, db.Engine()), func(t *testing.T, key txlock.Key, _ *session, looks *sql.DB) {
@@ -236,7 +233,7 @@ func TestNobodyIsNamed(t *testing.T) {
 				_, err := s.TryLock(t.Context(), key)
 				wants(t, "TryLock", err, txlock.ErrBusy)
 				namesNobody(t, "TryLock", err)
-				equal(t, "it says that a privilege is missing", errors.Is(err, txlock.ErrPrivilege), false)
+				leasetest.Equal(t, "it says that a privilege is missing", errors.Is(err, txlock.ErrPrivilege), false)
 				wants(t, "Verify", s.Verify(t.Context()), nil)
 				exact := c.before != nil || name == "no connection" // others may come too late, or connect again
 				if n, made := looks.Stats().WaitCount, l.connects.Load(); n != waits || exact && made != 1 || name == "no privilege" && made == 0 {
@@ -251,8 +248,7 @@ func TestNobodyIsNamed(t *testing.T) {
 	})
 }
 
-// TestNamesCostNothingWithoutARefusal proves that locks that are granted are not looked up, and that a refusal costs
-// the transaction's connection no round trip.
+// TestNamesCostNothingWithoutARefusal: locks that are granted are not looked up, and a refusal costs the transaction's connection no round trip.
 func TestNamesCostNothingWithoutARefusal(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key, free := named(), named()
@@ -266,13 +262,13 @@ func TestNamesCostNothingWithoutARefusal(t *testing.T) {
 				s := namingPool(t, db, guarded, given, count).begin(t)
 				wants(t, "TryLock", second(s.TryLock(t.Context(), free)), nil)
 				wants(t, "LockAny", second(s.LockAny(t.Context(), key, free)), nil)
-				equal(t, "looks at what is free", l.connects.Load(), 0)
+				leasetest.Equal(t, "looks at what is free", l.connects.Load(), 0)
 				wants(t, "TryLock", second(s.TryLock(t.Context(), key)), txlock.ErrBusy)
 				s.commit(t)
-				equal(t, "looks", l.connects.Load(), int64(i))
+				leasetest.Equal(t, "looks", l.connects.Load(), int64(i))
 				spent = append(spent, trips.Count())
 			}
-			equal(t, fmt.Sprintf("round trips, guarded=%t, beside those without names", guarded), spent[1], spent[0])
+			leasetest.Equal(t, fmt.Sprintf("round trips, guarded=%t, beside those without names", guarded), spent[1], spent[0])
 		}
 	})
 }
@@ -286,7 +282,7 @@ func TestHeldErrorIsALine(t *testing.T) {
 		`owner "web-3/4711" had it`:                           {Owner: "web-3/4711"},
 		`an open transaction of session 7 has its row locked`: {Session: 7},
 	} {
-		equal(t, "the text", strings.ReplaceAll(err.Error(), `\"`, `"`), want)
+		leasetest.Equal(t, "the text", strings.ReplaceAll(err.Error(), `\"`, `"`), want)
 	}
 }
 
@@ -314,8 +310,8 @@ func TestWaitersShareALook(t *testing.T) {
 			})
 		}
 		all.Wait()
-		equal(t, "looks at once", most.Load(), 1)
-		equal(t, "looks that are left", testdb.InUse(looks), 0)
+		leasetest.Equal(t, "looks at once", most.Load(), 1)
+		leasetest.Equal(t, "looks that are left", testdb.InUse(looks), 0)
 	})
 }
 
@@ -367,7 +363,7 @@ func TestWaitForItself(t *testing.T) {
 			}
 			wants(t, "another key", locksqlc.Run(ctx, pool, shared, func(*sql.Tx) error { return nested(named()) }), nil)
 			wants(t, "afterwards", nested(key), nil)
-			equal(t, "transactions that are over and remembered", txlock.Remembered(key), 0)
+			leasetest.Equal(t, "transactions that are over and remembered", txlock.Remembered(key), 0)
 		}
 	})
 }
@@ -384,7 +380,7 @@ func TestWaitOnAPlainPool(t *testing.T) {
 		wants(t, "Run that is over on the server", locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
 			return errors.Join(tx.Rollback(), nested(), errNoUse)
 		}), errNoUse)
-		equal(t, "transactions that are over and remembered", txlock.Remembered(key), 0)
+		leasetest.Equal(t, "transactions that are over and remembered", txlock.Remembered(key), 0)
 		of := txlock.Named(key.String() + "z") // LockAll comes to it last
 		begin(t, newPool(t, db, true), nil).lock(t, of)
 		err = locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
@@ -406,8 +402,7 @@ func lockIn(ctx context.Context, pool *sql.DB, lock func(s *txlock.Scope) error)
 	})
 }
 
-// TestNoWaitForWhatIsOver proves that a call inside of a transaction that the server has
-// rolled back, or that has rolled back to before its lock, isn't refused.
+// TestNoWaitForWhatIsOver: a call inside of a transaction that the server has rolled back, or that has rolled back to before its lock, isn't refused.
 func TestNoWaitForWhatIsOver(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, ctx, key := newPool(t, db, true), t.Context(), named()
@@ -458,7 +453,7 @@ func TestOnceWaitsForItself(t *testing.T) {
 		err := once(func() error { return once(nil) })
 		testdb.ErrorIf(t, !ofItself(err), "Once: %v", err)
 		wants(t, "a lock of that key", once(func() error { return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }) }), nil)
-		equal(t, "transactions that are over and remembered", txlock.Remembered(key), 0)
+		leasetest.Equal(t, "transactions that are over and remembered", txlock.Remembered(key), 0)
 	})
 }
 
@@ -481,9 +476,8 @@ func TestWaitForThisProgram(t *testing.T) {
 				go func() { refused <- lockIn(ctx, pool, refusal) }()
 				err := <-refused
 				var held *txlock.HeldError
-				if !errors.As(err, &held) || !held.Here || held.Key.String() != key.String() || !strings.Contains(err.Error(), "of this program") || ofItself(err) {
-					t.Errorf("%s: %v", what, err)
-				}
+				testdb.ErrorIf(t, !errors.As(err, &held) || !held.Here || held.Key.String() != key.String() || !strings.Contains(err.Error(), "of this program") || ofItself(err),
+					"%s: %v", what, err)
 				return nil
 			}), nil)
 		}

@@ -56,8 +56,7 @@ func (a *answers) to(key txlock.Key) (last txlock.Event) {
 // slowPool is a pool whose transactions tell of slow waits.
 func slowPool(t *testing.T, db *testdb.DB, guarded bool, slow time.Duration, looks *sql.DB, told txlock.Observer, mutators ...func(*mysql.Config)) naming {
 	t.Helper()
-	base, err := mysql.NewConnector(db.Config(mutators...))
-	noError(t, err)
+	base := leasetest.Got(mysql.NewConnector(db.Config(mutators...)))(t)
 	n := naming{options: []txlock.JoinOption{txlock.NothingRead()}}
 	if guarded {
 		n.pool = sql.OpenDB(locksqlc.Connector(base, txlock.NameHolders(looks), txlock.SlowWait(slow), txlock.Observe(told)))
@@ -69,8 +68,7 @@ func slowPool(t *testing.T, db *testdb.DB, guarded bool, slow time.Duration, loo
 	return n
 }
 
-// aLook is how long a look is waited for. A busy machine may let its limit pass before it connects:
-// then there is none, and the wait is tried again.
+// aLook is how long a look is waited for. A busy machine may let its limit pass before it connects: then there is none, and the wait is tried again.
 const aLook = 5 * time.Second
 
 // slowly lets a call wait for a holder until somebody has looked, and returns its error.
@@ -108,10 +106,10 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 					s := slowPool(t, db, guarded, 10*time.Millisecond, looks, told.observe).begin(t)
 					holder = till(t, db, key)
 					wants(t, name, slowly(t, holder, looks, l, func() error { return second(wait(s.Scope, t.Context(), key)) }), nil)
-					equal(t, "rows that the transaction sees of what was committed since", s.seesNew(t, db), 1)
+					leasetest.Equal(t, "rows that the transaction sees of what was committed since", s.seesNew(t, db), 1)
 					wants(t, "Verify", s.Verify(t.Context()), nil)
 					s.commit(t)
-					equal(t, "looks that are left", testdb.InUse(looks), 0)
+					leasetest.Equal(t, "looks that are left", testdb.InUse(looks), 0)
 				})
 				if t.Failed() || told.to(key).Held != nil {
 					break
@@ -125,7 +123,7 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 			} else {
 				holder.names(t, fmt.Errorf("%q: %w", key, held), key)
 			}
-			equal(t, name+": who is said to have had what was free", told.to(another(key)).Held, nil)
+			leasetest.Equal(t, name+": who is said to have had what was free", told.to(another(key)).Held, nil)
 		}
 	})
 }
@@ -166,16 +164,16 @@ func TestSlowWaitIsAskedFor(t *testing.T) {
 						break
 					}
 				}
-				equal(t, name+": looks", n, c.looks)
+				leasetest.Equal(t, name+": looks", n, c.looks)
 			}
-			equal(t, "round trips", trips["slow"], trips["none"])
+			leasetest.Equal(t, "round trips", trips["slow"], trips["none"])
 		}
 		looks, l := looksOn(t, db, nil)
 		told := new(answers)
 		s := slowPool(t, db, true, time.Nanosecond, looks, told.observe).begin(t)
 		wants(t, "TryLock", second(s.TryLock(t.Context(), key)), nil)
 		s.commit(t)
-		equal(t, "looks during a try", l.connects.Load(), 0)
+		leasetest.Equal(t, "looks during a try", l.connects.Load(), 0)
 	})
 }
 
@@ -203,7 +201,7 @@ func TestSlowWaitLooksInVain(t *testing.T) { //nolint:paralleltest // see above
 				wants(t, name, <-done, nil)
 				wants(t, "Verify", s.Verify(t.Context()), nil)
 				s.commit(t)
-				equal(t, "what a look has seen that "+name, told.to(key).Held, nil)
+				leasetest.Equal(t, "what a look has seen that "+name, told.to(key).Held, nil)
 				wants(t, "Close", errors.Join(looks.Close(), pool.pool.Close()), nil)
 				wants(t, name, goleak.Find(before), nil)
 			}
@@ -222,9 +220,7 @@ func TestSlowWaitOfARefusal(t *testing.T) {
 			"limit": {txlock.ErrWaitTimeout, func(s *session, key txlock.Key) error {
 				return second(s.WaitAtMost(time.Second).Lock(t.Context(), key))
 			}},
-			"context": {context.DeadlineExceeded, func(s *session, key txlock.Key) error {
-				return second(s.Lock(limited(t, time.Second), key))
-			}},
+			"context": {context.DeadlineExceeded, func(s *session, key txlock.Key) error { return second(s.Lock(limited(t, time.Second), key)) }},
 		} {
 			key := named()
 			holder := till(t, db, key)
@@ -255,8 +251,7 @@ func holders(t *testing.T, db *testdb.DB, keys ...txlock.Key) (all []txlock.Hold
 			cfg.Params = map[string]string{db.Engine().LevelVariable(): "'" + level + "'"}
 		})
 		pool.SetMaxOpenConns(1)
-		found, err := txlock.Holders(t.Context(), pool, keys...)
-		noError(t, err)
+		found := leasetest.Got(txlock.Holders(t.Context(), pool, keys...))(t)
 		testdb.ErrorIf(t, i > 0 && !slices.Equal(found, all), "at %s the holders are %+v, at another level %+v", level, found, all)
 		all = found
 	}
@@ -266,9 +261,8 @@ func holders(t *testing.T, db *testdb.DB, keys ...txlock.Key) (all []txlock.Hold
 // holds demands that h is the holder of a grant.
 func (s *session) holds(t *testing.T, h txlock.Holder, grant txlock.Grant) {
 	t.Helper()
-	if h.Key != grant.Key() || h.Token != grant.Token() || h.Session != uint64(s.id) {
-		t.Errorf("the holder is %+v, want %+v on connection %d", h, grant, s.id)
-	}
+	testdb.ErrorIf(t, h.Key != grant.Key() || h.Token != grant.Token() || h.Session != uint64(s.id),
+		"the holder is %+v, want %+v on connection %d", h, grant, s.id)
 	age := time.Since(h.Locked)
 	testdb.ErrorIf(t, age < -time.Minute || age > time.Minute, "it was locked %v ago", age)
 }
@@ -281,45 +275,42 @@ func TestHolders(t *testing.T) {
 		noError(t, txlock.Ensure(t.Context(), db.Admin(), ensured))
 		for _, guarded := range []bool{false, true} {
 			s := begin(t, newPool(t, db, guarded), nil)
-			grants, err := s.LockAll(txlock.WithLabel(t.Context(), "till 7"), lot, old, fresh, ensured)
-			noError(t, err)
+			grants := leasetest.Got(s.LockAll(txlock.WithLabel(t.Context(), "till 7"), lot, old, fresh, ensured))(t)
 			all := holders(t, db, free, lot, never, old, fresh, ensured, lot)
 			if len(all) != 5 {
 				t.Fatalf("%d holders: %+v", len(all), all)
 			}
 			for i, h := range all {
 				s.holds(t, h, grants[i%4]) // the last is the first again
-				equal(t, "the label", h.Label, "till 7")
+				leasetest.Equal(t, "the label", h.Label, "till 7")
 			}
 			other := neighbour(lot) // another key of the same center lock
 			if all := holders(t, db, other); len(all) != 1 || all[0].Key != other || all[0].Session != uint64(s.id) {
 				t.Errorf("the holders of its neighbour: %+v", all)
 			}
 			wants(t, "Rollback", s.tx.Rollback(), nil)
-			equal(t, "holders after the rollback", len(holders(t, db, lot, old, fresh, ensured)), 0)
+			leasetest.Equal(t, "holders after the rollback", len(holders(t, db, lot, old, fresh, ensured)), 0)
 		}
 		for _, key := range []txlock.Key{old, lot} { // a waiter is none, and nobody waits for it
 			s, waiter := holder(t, db, key), begin(t, newPool(t, db, true), nil)
 			answered := db.Waiting(t, waiter.id, func() error { return second(waiter.Lock(t.Context(), key)) })
 			for _, session := range []*session{s, waiter} {
-				if all := holders(t, db, key); len(all) != 1 || all[0].Session != uint64(session.id) {
-					t.Errorf("holders %+v, want the one on connection %d alone", all, session.id)
-				}
+				all := holders(t, db, key)
+				testdb.ErrorIf(t, len(all) != 1 || all[0].Session != uint64(session.id), "holders %+v, want the one on connection %d alone", all, session.id)
 				if session == s {
 					s.commit(t)
 					wants(t, "the waiter", <-answered, nil)
 				}
 			}
 			waiter.commit(t)
-			equal(t, "holders after the commit", len(holders(t, db, key)), 0)
+			leasetest.Equal(t, "holders after the commit", len(holders(t, db, key)), 0)
 		}
 	})
 }
 
 func TestOwner(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		host, err := os.Hostname()
-		noError(t, err)
+		host := leasetest.Got(os.Hostname())(t)
 		for owner, want := range map[string]string{
 			"": host + "/" + strconv.Itoa(os.Getpid()), "Kasse für Zürich": "Kasse für Zürich",
 			strings.Repeat("o", 300): strings.Repeat("o", 80), strings.Repeat("o", 79) + "ü": strings.Repeat("o", 79),
@@ -363,8 +354,7 @@ func TestAssertLocked(t *testing.T) {
 		wants(t, "of a zero key", txlock.AssertLocked(ctx, s.tx, txlock.Key{}), txlock.ErrInvalidKey)
 		wants(t, "of no transaction", txlock.AssertLocked(ctx, nil, key), txlock.ErrNoTransaction)
 
-		rows, err := s.tx.QueryContext(ctx, "SELECT 1 UNION ALL SELECT 2")
-		noError(t, err)
+		rows := leasetest.Got(s.tx.QueryContext(ctx, "SELECT 1 UNION ALL SELECT 2"))(t)
 		rows.Next()
 		wants(t, "while rows are open", txlock.AssertLocked(ctx, s.tx, key), nil)
 		noError(t, errors.Join(rows.Err(), rows.Close()))

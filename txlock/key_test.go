@@ -49,8 +49,7 @@ func (r row) String() string { return r.name }
 
 var id = uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 
-// TestFamilyWritesKeys proves how keys are written: of families of all types, of namespaces, of segments, and
-// of texts whose comparison is said.
+// TestFamilyWritesKeys shows how keys are written: of families of all types, of namespaces, of segments, and of texts whose comparison is said.
 func TestFamilyWritesKeys(t *testing.T) {
 	t.Parallel()
 	const shop, long = Namespace("shop"), Namespace("0123456789012345678901234567890123456789012345678901234567890123")
@@ -182,9 +181,8 @@ func TestInvalidKeys(t *testing.T) {
 		{NewStringerFamily[country]("f", Fold("utf8mb4_bin")).Key("DE"), "families of strings"},
 	} {
 		err := c.key.Validate()
-		if !errors.Is(err, ErrInvalidKey) || !strings.Contains(err.Error(), c.says) || len(c.key.String()) > 200 && len(err.Error()) > 200 {
-			t.Errorf("the key %q: %v, want ErrInvalidKey that says %q", c.key, err, c.says)
-		}
+		testdb.ErrorIf(t, !errors.Is(err, ErrInvalidKey) || !strings.Contains(err.Error(), c.says) || len(c.key.String()) > 200 && len(err.Error()) > 200,
+			"the key %q: %v, want ErrInvalidKey that says %q", c.key, err, c.says)
 	}
 }
 
@@ -224,8 +222,7 @@ func foldTexts() map[string]bool {
 	return texts
 }
 
-// compareFolds compares the keys of texts with a server's comparisons. It returns false
-// where the server doesn't know the collation.
+// compareFolds compares the keys of texts with a server's comparisons. It returns false where the server doesn't know the collation.
 func compareFolds(t *testing.T, db *testdb.DB, collation string) bool {
 	t.Helper()
 	charset, _, _ := strings.Cut(collation, "_")

@@ -9,12 +9,12 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestLockAllOfTenThousand locks more than one statement takes. Its parts come one
-// after the other, each on the rows that the one before must have set free.
+// TestLockAllOfTenThousand locks more than one statement takes: the parts come one after the other, on rows that the one before has set free.
 func TestLockAllOfTenThousand(t *testing.T) {
 	const n = 10_000
 	ids := make([]int64, n)
@@ -36,16 +36,15 @@ func TestLockAllOfTenThousand(t *testing.T) {
 						pool := newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.InterpolateParams = interpolate })
 						keys := family.Keys(ids...)
 						s := begin(t, pool, nil)
-						grants, err := s.LockAll(t.Context(), keys...)
-						noError(t, err)
+						grants := leasetest.Got(s.LockAll(t.Context(), keys...))(t)
 						allGranted(t, s, keys, grants)
 						others := begin(t, newPool(t, db, true), nil)
 						wants(t, "TryLock of the last of them", second(others.TryLock(t.Context(), keys[n-1])), txlock.ErrBusy)
 						wants(t, "Rollback", others.tx.Rollback(), nil)
-						equal(t, "those that have a holder", len(holders(t, db, keys...)), n)
+						leasetest.Equal(t, "those that have a holder", len(holders(t, db, keys...)), n)
 						wants(t, "Rollback", s.tx.Rollback(), nil)
-						equal(t, "those that have a holder after the rollback", len(holders(t, db, keys...)), 0)
-						equal(t, "rows after the rollback", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"), 0)
+						leasetest.Equal(t, "those that have a holder after the rollback", len(holders(t, db, keys...)), 0)
+						leasetest.Equal(t, "rows after the rollback", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"), 0)
 					})
 				}
 			}
@@ -56,14 +55,14 @@ func TestLockAllOfTenThousand(t *testing.T) {
 // allGranted demands a grant for every key, in its place.
 func allGranted(t *testing.T, s *session, keys []txlock.Key, grants []txlock.Grant) {
 	t.Helper()
-	equal(t, "grants", len(grants), len(keys))
+	leasetest.Equal(t, "grants", len(grants), len(keys))
 	centers := map[uint16]uint64{}
 	for i, grant := range grants {
 		if h, held := s.Held(keys[i]); grant.Key() != keys[i] || grant.Token() < 1e15 || grant.Shared() || !held || h.Token() != grant.Token() {
 			t.Fatalf("grant %d of %v is %+v; held %t, %+v", i, keys[i], grant, held, h)
 		}
 		if slot := keys[i].Slot(); keys[i].Hashed() {
-			equal(t, "the token of a center row", grant.Token(), cmp.Or(centers[slot], grant.Token()))
+			leasetest.Equal(t, "the token of a center row", grant.Token(), cmp.Or(centers[slot], grant.Token()))
 			centers[slot] = grant.Token()
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -64,8 +65,7 @@ func withRow(t *testing.T, db *testdb.DB, known bool) txlock.Key {
 // held is a key that another program holds, which commits when told to.
 func held(t *testing.T, db *testdb.DB, key txlock.Key) *sql.Tx {
 	t.Helper()
-	tx, err := db.Admin().BeginTx(context.WithoutCancel(t.Context()), nil)
-	noError(t, err)
+	tx := leasetest.Got(db.Admin().BeginTx(context.WithoutCancel(t.Context()), nil))(t)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	exec(t, tx, "UPDATE lockstep_locks SET owner = 'other' WHERE name = ?", key.String())
 	return tx
@@ -82,7 +82,7 @@ func TestSmallLimitsEnd(t *testing.T) {
 		wants(t, "Verify", s.Verify(t.Context()), nil)
 		for _, k := range []txlock.Key{key, another(key)} {
 			_, holds := s.Held(k)
-			equal(t, "it is held after a call that failed", holds, false)
+			leasetest.Equal(t, "it is held after a call that failed", holds, false)
 		}
 		wants(t, "Rollback", other.Rollback(), nil)
 		wants(t, "the same lock when it is free", second(lock(s.Scope, t.Context(), key)), nil)
@@ -90,8 +90,7 @@ func TestSmallLimitsEnd(t *testing.T) {
 	})
 }
 
-// TestLargeLimitsWait proves that the largest limits are waited for, and that a token which the holder commits
-// meanwhile makes nothing stale: nothing was read before.
+// TestLargeLimitsWait: the largest limits are waited for, and a token that the holder commits meanwhile makes nothing stale.
 func TestLargeLimitsWait(t *testing.T) {
 	onLimits(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, lock verb) {
 		other, s := held(t, db, key), unread(t, pool)
@@ -128,16 +127,14 @@ func TestLimitIsExact(t *testing.T) {
 					wants(t, "a lock that is held", second(verbs[name].within(limit)(s.Scope, t.Context(), key)), txlock.ErrWaitTimeout)
 					quickest = min(quickest, time.Since(began))
 				}
-				if quickest < limit || quickest > limit+800*time.Millisecond {
-					t.Errorf("a limit of %v has ended after %v at the earliest", limit, quickest)
-				}
+				testdb.ErrorIf(t, quickest < limit || quickest > limit+800*time.Millisecond,
+					"a limit of %v has ended after %v at the earliest", limit, quickest)
 			})
 		}
 	})
 }
 
-// TestTryIsForFreeLocks proves that a try takes what is free and refuses what is not, on
-// keys that nobody has ever locked, that others have, and that are hashed.
+// TestTryIsForFreeLocks: a try takes what is free and refuses what is not, on keys that are new, known or hashed.
 func TestTryIsForFreeLocks(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for name, key := range map[string]txlock.Key{"fresh": apart(t, db), "unknown": withRow(t, db, false), "known": withRow(t, db, true), "hashed": hashed()} {
@@ -268,7 +265,7 @@ func TestTryFixesTheSnapshot(t *testing.T) {
 				wants(t, "Lock", err, txlock.ErrStaleSnapshot)
 				continue
 			}
-			equal(t, "rows that are seen of what was done under the lock", number(t, s.tx, "SELECT COUNT(*) FROM "+table), 1)
+			leasetest.Equal(t, "rows that are seen of what was done under the lock", number(t, s.tx, "SELECT COUNT(*) FROM "+table), 1)
 		}
 	})
 }
@@ -372,7 +369,7 @@ func TestWaitsAtSerializable(t *testing.T) {
 						exec(t, first.tx, "UPDATE "+table+" SET n = n + 1")
 						first.commit(t)
 						wants(t, way, <-granted, nil)
-						equal(t, "what was read", number(t, next.tx, "SELECT n FROM "+table), number(t, db.Admin(), "SELECT n FROM "+table))
+						leasetest.Equal(t, "what was read", number(t, next.tx, "SELECT n FROM "+table), number(t, db.Admin(), "SELECT n FROM "+table))
 						next.commit(t)
 					})
 				}
@@ -381,8 +378,7 @@ func TestWaitsAtSerializable(t *testing.T) {
 	})
 }
 
-// asking is a context that calls a function once, when the label is asked for: that is
-// after a call has looked whether the transaction has read, and before it sends.
+// asking is a context that calls a function once, when the label is asked for: between a call's look at the transaction and what it sends.
 type asking struct {
 	context.Context
 	between func()
@@ -414,7 +410,7 @@ func TestReadWhileLocking(t *testing.T) {
 						committed(t, db, key)
 					}}
 					wants(t, name, second(lock(s.Scope, ctx, key)), txlock.ErrStaleSnapshot)
-					equal(t, "somebody has read", ctx.between == nil, true)
+					leasetest.Equal(t, "somebody has read", ctx.between == nil, true)
 				})
 			}
 		}

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var limited, newPool = leasetest.Limited, leasetest.Pool
+var limited, newPool, noError, wants = leasetest.Limited, leasetest.Pool, leasetest.Must, leasetest.Wants
 
 // onServers runs a test on every server.
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
@@ -46,8 +46,7 @@ func onCenters(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 func ungranted(t *testing.T, engine testdb.Engine) *testdb.DB {
 	t.Helper()
 	db := testdb.Fresh(t, engine)
-	statements, err := schema.Statements()
-	noError(t, err)
+	statements := leasetest.Got(schema.Statements())(t)
 	for _, statement := range statements {
 		if strings.HasPrefix(statement, "CREATE") {
 			db.Exec(t, statement)
@@ -75,11 +74,9 @@ type session struct {
 // inTx is a new transaction in which nothing was sent, joined. It is rolled back at the end at the latest, and not behind the test.
 func inTx(t *testing.T, pool *sql.DB, options ...txlock.JoinOption) *session {
 	t.Helper()
-	tx, err := pool.BeginTx(context.WithoutCancel(t.Context()), nil)
-	noError(t, err)
+	tx := leasetest.Got(pool.BeginTx(context.WithoutCancel(t.Context()), nil))(t)
 	t.Cleanup(func() { _ = tx.Rollback() })
-	scope, err := txlock.Join(t.Context(), tx, options...)
-	noError(t, err)
+	scope := leasetest.Got(txlock.Join(t.Context(), tx, options...))(t)
 	return &session{Scope: scope, tx: tx}
 }
 
@@ -97,9 +94,7 @@ func begin(t *testing.T, pool *sql.DB, options *sql.TxOptions) *session {
 
 func (s *session) lock(t *testing.T, key txlock.Key) txlock.Grant {
 	t.Helper()
-	grant, err := s.Lock(t.Context(), key)
-	noError(t, err)
-	return grant
+	return leasetest.Got(s.Lock(t.Context(), key))(t)
 }
 
 func (s *session) commit(t *testing.T) {
@@ -113,7 +108,7 @@ func (s *session) refuses(t *testing.T, key txlock.Key, want error, names ...str
 	for _, name := range names {
 		grant, err := verbs[name](s.Scope, t.Context(), key)
 		wants(t, name+" of "+key.String(), err, want)
-		equal(t, "granted", grant, txlock.Grant{})
+		leasetest.Equal(t, "granted", grant, txlock.Grant{})
 	}
 	wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
 }
@@ -243,24 +238,4 @@ func number(t *testing.T, on testdb.Queryer, query string, args ...any) (n int64
 func rowsOf(t *testing.T, db *testdb.DB, key txlock.Key) int64 {
 	t.Helper()
 	return number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", key.String())
-}
-
-// equal demands a value.
-func equal[T comparable](t *testing.T, what string, got, want T) {
-	t.Helper()
-	testdb.ErrorIf(t, got != want, "%s: %v, want %v", what, got, want)
-}
-
-func noError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wants(t *testing.T, what string, err error, want ...error) {
-	t.Helper()
-	for _, w := range want {
-		testdb.ErrorIf(t, !errors.Is(err, w), "%s: %v, want %v", what, err, w)
-	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -122,9 +123,8 @@ func TestCheckColumns(t *testing.T) {
 		} {
 			table := db.CreateTable(t, "checked", "k "+c.column)
 			err := c.family.CheckColumns(t.Context(), db.Admin(), table, "k")
-			if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, txlock.ErrInvalidKey) || !strings.Contains(err.Error(), c.want)) {
-				t.Errorf("%s: %v, want %q", c.column, err, c.want)
-			}
+			testdb.ErrorIf(t, c.want == "" && err != nil || c.want != "" && (!errors.Is(err, txlock.ErrInvalidKey) || !strings.Contains(err.Error(), c.want)),
+				"%s: %v, want %q", c.column, err, c.want)
 		}
 
 		seats := txlock.NewStringerFamily[seat]("seat", txlock.Exact())
@@ -159,17 +159,14 @@ func TestNamespaces(t *testing.T) {
 				own.lock(t, part)
 			}
 			wants(t, "TryLock beside its holder", second(locks.TryLock(t.Context(), key)), txlock.ErrBusy)
-			if first, err := locks.Once(t.Context(), key); !first || err != nil {
-				t.Errorf("Once(%q): %t, %v", key, first, err)
-			}
+			first, err := locks.Once(t.Context(), key)
+			testdb.ErrorIf(t, !first || err != nil, "Once(%q): %t, %v", key, first, err)
 		}
 		holders, err := txlock.Holders(t.Context(), pool, keys...)
 		testdb.ErrorIf(t, err != nil || len(holders) != 3 || holders[1].Key.String() != "@shop/"+name, "holders: %+v, %v", holders, err)
 
-		leases, err := lease.NewManager(pool)
-		noError(t, err)
-		jobs, err := job.New(pool, leases)
-		noError(t, err)
+		leases := leasetest.Got(lease.NewManager(pool))(t)
+		jobs := leasetest.Got(job.New(pool, leases))(t)
 		t.Cleanup(func() { noError(t, errors.Join(jobs.Close(context.Background()), leases.Close(context.Background()))) })
 		at := time.Now().Add(-time.Hour).Truncate(time.Hour)
 		for _, key := range keys {
@@ -177,8 +174,7 @@ func TestNamespaces(t *testing.T) {
 			testdb.ErrorIf(t, !ran || err != nil, "Tick(%q): %t, %v", key, ran, err)
 			wants(t, "the tick again", second(jobs.Claim(t.Context(), key, at)), job.ErrDone)
 			noError(t, second(leases.TryAcquire(t.Context(), key)))
-			permits, err := leases.Semaphore(txlock.Segments(key, 1)[0], 1)
-			noError(t, err)
+			permits := leasetest.Got(leases.Semaphore(txlock.Segments(key, 1)[0], 1))(t)
 			noError(t, second(permits.TryAcquire(t.Context())))
 		}
 		listed, err := leases.List(t.Context())

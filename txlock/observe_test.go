@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -79,8 +80,8 @@ func (r *recorder) wants(t *testing.T, events ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	testdb.ErrorIf(t, !slices.Equal(r.events, events), "observed %q, want %q", r.events, events)
-	equal(t, "calls that are asked and not answered", r.asked, 0)
-	equal(t, "odd events", strings.Join(r.odd, "; "), "")
+	leasetest.Equal(t, "calls that are asked and not answered", r.asked, 0)
+	leasetest.Equal(t, "odd events", strings.Join(r.odd, "; "), "")
 	r.events = nil
 }
 
@@ -91,8 +92,7 @@ func (r *recorder) wantsInAnyOrder(t *testing.T, events ...string) {
 	r.wants(t, events...)
 }
 
-// TestObservePool: an observer is told once of grants, refusals, ends and losses: also of what a savepoint undoes, LockWith sends,
-// or COMMIT doesn't answer.
+// TestObservePool: an observer is told once of grants, refusals, ends and losses, whatever has undone or sent the lock.
 func TestObservePool(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, r := observed(t, db)
@@ -187,15 +187,13 @@ func observed(t *testing.T, db *testdb.DB, mutators ...func(*mysql.Config)) (*sq
 func observedBy(t *testing.T, db *testdb.DB, other txlock.Observer, mutators ...func(*mysql.Config)) (*sql.DB, *recorder) {
 	t.Helper()
 	r := new(recorder)
-	base, err := mysql.NewConnector(db.Config(mutators...))
-	noError(t, err)
+	base := leasetest.Got(mysql.NewConnector(db.Config(mutators...)))(t)
 	pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(txlock.MultiObserver(r.observe, other))))
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool, r
 }
 
-// A lock whose transaction ends by its context, before the program has the grant, ends for the
-// observer too, and is in nobody's way.
+// A lock whose transaction ends by its context, before the program has the grant, ends for the observer too, and is in nobody's way.
 func TestObserveEndBeforeGrant(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		var pool *sql.DB
@@ -209,10 +207,8 @@ func TestObserveEndBeforeGrant(t *testing.T) {
 				}
 			}
 		})
-		tx, err := pool.BeginTx(ctx, nil)
-		noError(t, err)
-		s, err := txlock.Join(t.Context(), tx)
-		noError(t, err)
+		tx := leasetest.Got(pool.BeginTx(ctx, nil))(t)
+		s := leasetest.Got(txlock.Join(t.Context(), tx))(t)
 		a := named()
 		noError(t, second(s.Lock(t.Context(), a)))
 		r.wants(t, "granted "+a.String(), "released "+a.String())
@@ -244,34 +240,15 @@ func TestObserverEndsItsGoroutine(t *testing.T) {
 				if err := ends(s.tx); (err != nil) != (in == txlock.Lost && name == "Commit") {
 					t.Errorf("%s, %s: %v", in, name, err)
 				}
-				equal(t, fmt.Sprintf("connections in use behind %s, %s", in, name), testdb.InUse(pool), 0)
-				if in == txlock.Granted && !slices.Contains(r.events, "released "+a.String()) {
-					t.Errorf("%s: a lock that was granted has no end: %q", name, r.events)
-				}
+				leasetest.Equal(t, fmt.Sprintf("connections in use behind %s, %s", in, name), testdb.InUse(pool), 0)
+				testdb.ErrorIf(t, in == txlock.Granted && !slices.Contains(r.events, "released "+a.String()),
+					"%s: a lock that was granted has no end: %q", name, r.events)
 				if in != txlock.Refused {
 					holder(t, db, a).commit(t)
 				}
 			}
-			equal(t, string(in)+": calls that are asked and not answered", r.asked, 0)
+			leasetest.Equal(t, string(in)+": calls that are asked and not answered", r.asked, 0)
 		}
-	})
-}
-
-// TestObserveDoomed proves that the observer of the victim of a deadlock is told of it once, and why.
-func TestObserveDoomed(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		a, b, ballast := named(), named(), db.CreateTable(t, "ballast", "id INT PRIMARY KEY")
-		noError(t, txlock.Ensure(t.Context(), db.Admin(), a, b))
-		pool, r := observed(t, db)
-		victim, other := begin(t, pool, nil), holder(t, db, b)
-		exec(t, other.tx, "INSERT INTO "+ballast+" WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) SELECT i FROM n") // it wins
-		victim.lock(t, a)
-		refused := db.Waiting(t, victim.id, func() error { return second(victim.Lock(t.Context(), b)) })
-		other.lock(t, a)
-		wants(t, "the victim", <-refused, txlock.ErrDeadlock)
-		_ = victim.tx.Rollback() // it is over
-		equal(t, "the observer knows of the deadlock", r.deadlock, true)
-		r.wants(t, "granted "+a.String(), "refused "+b.String(), "lost "+a.String(), "doomed "+b.String())
 	})
 }
 
@@ -284,8 +261,7 @@ func TestObserveRun(t *testing.T) {
 			calls := 0
 			err := locksqlc.Run(t.Context(), pool, []txlock.Key{a}, func(tx *sql.Tx) error {
 				calls++
-				s, err := locksqlc.Join(t.Context(), tx)
-				noError(t, err)
+				s := leasetest.Got(locksqlc.Join(t.Context(), tx))(t)
 				noError(t, second(s.Once(t.Context(), o)))
 				if calls == 1 {
 					return &mysql.MySQLError{Number: 1213}
@@ -327,7 +303,7 @@ func TestSlogObserver(t *testing.T) {
 			if level < least {
 				line = ""
 			}
-			equal(t, fmt.Sprintf("what it writes of a %s from %v on", kind, least), out.String(), line)
+			leasetest.Equal(t, fmt.Sprintf("what it writes of a %s from %v on", kind, least), out.String(), line)
 		}
 	}
 	late, web := errors.New("late"), &txlock.HeldError{
@@ -370,11 +346,11 @@ func TestMultiObserver(t *testing.T) {
 		return func(_ context.Context, e txlock.Event) { told = append(told, who+" "+string(e.Kind)) }
 	}
 	func() {
-		defer func() { equal[any](t, "recovered", recover(), "the observer") }()
+		defer func() { leasetest.Equal[any](t, "recovered", recover(), "the observer") }()
 		broken := func(context.Context, txlock.Event) { panic("the observer") }
 		txlock.MultiObserver(note("first"), nil, broken, note("last"))(t.Context(), txlock.Event{Kind: txlock.Granted})
 	}()
-	equal(t, "who is told", strings.Join(told, ", "), "first granted, last granted")
+	leasetest.Equal(t, "who is told", strings.Join(told, ", "), "first granted, last granted")
 }
 
 // newLog is a log from a level on, without the time.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -23,8 +24,7 @@ import (
 // lot and its another are the hashed keys of takeAll.
 var lot = hashed()
 
-// onMySQL runs a test on a database of its own, if MySQL is among the servers. Of the center rows it
-// has those of lot and its another.
+// onMySQL runs a test on a database of its own, if MySQL is among the servers. Of the center rows it has those of lot and its another.
 func onMySQL(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	t.Helper()
 	t.Parallel()
@@ -83,12 +83,11 @@ func sells(t *testing.T, s *session, key txlock.Key) error {
 	n := int64(0)
 	err := s.tx.QueryRowContext(s.LockWith(t.Context(), key), "SELECT COUNT(*) FROM lockstep_leases WHERE slot < ?", 7).Scan(&n)
 	grant, held := s.Held(key)
-	equal(t, "LockWith has locked", held && grant.Token() > 1000, true)
+	leasetest.Equal(t, "LockWith has locked", held && grant.Token() > 1000, true)
 	return errors.Join(err, second(s.tx.ExecContext(s.CommitWith(t.Context(), txlock.AnyRows), "DELETE FROM lockstep_once WHERE name = ?", key.String())))
 }
 
-// TestWithoutProcedures proves that locks need no procedures: if they are missing, in whole
-// or in part, are those of another version or not allowed, a guarded pool does without.
+// TestWithoutProcedures: a guarded pool does without procedures that are missing, of another version or not allowed.
 func TestWithoutProcedures(t *testing.T) {
 	for name, breaks := range map[string]func(t *testing.T, db *testdb.DB){
 		"all are missing": func(t *testing.T, db *testdb.DB) { db.DropProcedures(t) },
@@ -110,7 +109,7 @@ func TestWithoutProcedures(t *testing.T) {
 				wants(t, "locks", takeAll(t, pool), nil)
 				before := calls(t, db)
 				wants(t, "locks again", takeAll(t, pool), nil)
-				equal(t, "procedures that were called after one was missing", calls(t, db)-before, 0)
+				leasetest.Equal(t, "procedures that were called after one was missing", calls(t, db)-before, 0)
 			})
 		})
 	}
@@ -132,8 +131,7 @@ func TestProceduresDroppedMeanwhile(t *testing.T) {
 		testdb.ErrorIf(t, grant.Token() <= first.Token(), "token %d after %d", grant.Token(), first.Token())
 		next.commit(t)
 		wants(t, "locks without", takeAll(t, pool), nil)
-		procedures, err := schema.Procedures()
-		noError(t, err)
+		procedures := leasetest.Got(schema.Procedures())(t)
 		for _, statement := range procedures {
 			db.Exec(t, statement)
 		}
@@ -143,8 +141,7 @@ func TestProceduresDroppedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestTriesOfNewKeys lets sessions try the same keys, which nobody has locked before, at the same time: no gap stays
-// locked, and nobody is rolled back.
+// TestTriesOfNewKeys: of sessions that try the same new keys at once none is rolled back, and no gap stays locked.
 func TestTriesOfNewKeys(t *testing.T) {
 	onMySQL(t, func(t *testing.T, db *testdb.DB) {
 		pool, prefix := newPool(t, db, true), named().String()
@@ -166,7 +163,7 @@ func TestTriesOfNewKeys(t *testing.T) {
 		}
 		all.Wait()
 		for i := range granted {
-			equal(t, "the key was granted", granted[i].Load() > 0, true)
+			leasetest.Equal(t, "the key was granted", granted[i].Load() > 0, true)
 		}
 	})
 }
@@ -183,8 +180,7 @@ func TestRowThatAnotherPrimaryMakes(t *testing.T) {
 	})
 }
 
-// TestInterruptedStatements: MariaDB answers OK, with no changed row, to an UPDATE or DELETE that
-// KILL QUERY or its time limit has interrupted.
+// TestInterruptedStatements: MariaDB answers OK, with no changed row, to an UPDATE or DELETE that KILL QUERY or its time limit has interrupted.
 func TestInterruptedStatements(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		var interrupted atomic.Value // what the statement has that is interrupted next
@@ -201,13 +197,12 @@ func TestInterruptedStatements(t *testing.T) {
 		const prolong = "UPDATE lockstep_once SET done_us"
 		interrupted.Store(prolong)
 		noError(t, second(locksqlc.Once(t.Context(), pool, named(), func(*sql.Tx) error { return nil }, txlock.Keep(time.Microsecond))))
-		equal(t, "how often the time of the key was prolonged", strings.Count(strings.Join(wire.Sent(), "\n"), prolong), 2)
+		leasetest.Equal(t, "how often the time of the key was prolonged", strings.Count(strings.Join(wire.Sent(), "\n"), prolong), 2)
 
 		interrupted.Store("DELETE FROM lockstep_once")
 		for want := range 2 {
-			n, err := txlock.PurgeOnce(t.Context(), pool)
-			noError(t, err)
-			equal(t, "keys that PurgeOnce has deleted", n, want)
+			n := leasetest.Got(txlock.PurgeOnce(t.Context(), pool))(t)
+			leasetest.Equal(t, "keys that PurgeOnce has deleted", n, want)
 		}
 	})
 }
@@ -249,8 +244,7 @@ func TestOnceOfAnOldSnapshot(t *testing.T) {
 	})
 }
 
-// TestOnceExpiresWhileOpen: who waits for a transaction that is open for longer than its
-// key is kept isn't the first, and Run lets the time begin anew.
+// TestOnceExpiresWhileOpen: who waits for a transaction that is open for longer than its key is kept isn't the first.
 func TestOnceExpiresWhileOpen(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, guarded := range []bool{true, false} {
@@ -316,15 +310,14 @@ func TestSweepOnce(t *testing.T) {
 		s.once(t, txlock.Named("c500"), true)
 		wantsSwept := func(want int) {
 			t.Helper()
-			if n, err := txlock.PurgeOnce(t.Context(), pool); n != want || err != nil {
-				t.Errorf("PurgeOnce = %d, %v, want %d", n, err, want)
-			}
+			n, err := txlock.PurgeOnce(t.Context(), pool)
+			testdb.ErrorIf(t, n != want || err != nil, "PurgeOnce = %d, %v, want %d", n, err, want)
 		}
 		wantsSwept(1999)
 		wants(t, "Rollback", s.tx.Rollback(), nil)
 		wantsSwept(1)
 		wantsSwept(0)
-		equal(t, "rows that are left", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_once WHERE name LIKE 'b%'"), 1000)
+		leasetest.Equal(t, "rows that are left", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_once WHERE name LIKE 'b%'"), 1000)
 		exec(t, db.Admin(), "DROP TABLE lockstep_once")
 		wants(t, "PurgeOnce", second(txlock.PurgeOnce(t.Context(), pool)), txlock.ErrSchema)
 		lost := begin(t, pool, nil)
@@ -375,7 +368,7 @@ func TestOnceKeptForEver(t *testing.T) {
 			s = begin(t, pool, nil)
 			s.once(t, key, false, txlock.Keep(keep))
 			noError(t, second(s.tx.ExecContext(s.CommitWith(t.Context(), 0), "DELETE FROM lockstep_once WHERE name = ''"))) // what it was told is sealed before
-			equal(t, "how long it is kept", number(t, db.Admin(), "SELECT keep_us FROM lockstep_once WHERE name = ?", key.String()), us)
+			leasetest.Equal(t, "how long it is kept", number(t, db.Admin(), "SELECT keep_us FROM lockstep_once WHERE name = ?", key.String()), us)
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -112,9 +113,8 @@ func TestTokenAfterASharedLock(t *testing.T) {
 					}
 					exec(t, s.tx, "ROLLBACK TO SAVEPOINT before_lock")
 					grant, err := verbs[name](s.Scope, t.Context(), key)
-					if err != nil || grant.Token() <= before.Token() || grant.Shared() {
-						t.Errorf("%s: %+v after token %d, %v", name, grant, before.Token(), err)
-					}
+					testdb.ErrorIf(t, err != nil || grant.Token() <= before.Token() || grant.Shared(),
+						"%s: %+v after token %d, %v", name, grant, before.Token(), err)
 				})
 			}
 		}
@@ -230,7 +230,7 @@ func TestSharedKeys(t *testing.T) {
 			grants, err := s.LockAll(t.Context(), append(segments, key)...)
 			wants(t, "LockAll of shared segments", err, nil)
 			for i, grant := range grants {
-				equal(t, "it is shared", grant.Shared(), i < 3)
+				leasetest.Equal(t, "it is shared", grant.Shared(), i < 3)
 			}
 			wants(t, "Commit", s.tx.Commit(), nil)
 		})
@@ -246,9 +246,8 @@ func TestUpgradeAfterTheEnd(t *testing.T) {
 				wants(t, "RLock", second(s.RLock(t.Context(), key)), nil)
 				_ = second(s.tx.ExecContext(t.Context(), end)) // a guarded pool says what it does
 				for name, err := range map[string]error{"Lock": second(s.Lock(t.Context(), key)), "LockAll": second(s.LockAll(t.Context(), named(), key))} {
-					if !errors.Is(err, txlock.ErrTxDoomed) || errors.Is(err, txlock.ErrUpgrade) {
-						t.Errorf("%s after %s (guarded=%t): %v", name, end, guarded, err)
-					}
+					testdb.ErrorIf(t, !errors.Is(err, txlock.ErrTxDoomed) || errors.Is(err, txlock.ErrUpgrade),
+						"%s after %s (guarded=%t): %v", name, end, guarded, err)
 				}
 			}
 		}
@@ -273,9 +272,8 @@ func TestSystemVersioning(t *testing.T) {
 				second := lockAllRead(t, pool, level, keys)
 				third := lockAllRead(t, pool, level, keys)
 				for i := range keys {
-					if second[i] == 0 || third[i] <= second[i] || i < known && second[i] <= first[i] {
-						t.Errorf("%v, %d known: the tokens of %d are %v, %v, %v", level, known, i, first, second, third)
-					}
+					testdb.ErrorIf(t, second[i] == 0 || third[i] <= second[i] || i < known && second[i] <= first[i],
+						"%v, %d known: the tokens of %d are %v, %v, %v", level, known, i, first, second, third)
 				}
 			}
 		}
@@ -288,14 +286,11 @@ func lockAllRead(t *testing.T, pool *sql.DB, level sql.IsolationLevel, keys []tx
 	if len(keys) == 0 {
 		return nil
 	}
-	tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
-	noError(t, err)
+	tx := leasetest.Got(pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level}))(t)
 	defer func() { _ = tx.Rollback() }()
 	number(t, tx, "SELECT COUNT(*) FROM lockstep_once")
-	scope, err := txlock.Join(t.Context(), tx)
-	noError(t, err)
-	grants, err := scope.LockAll(context.WithoutCancel(t.Context()), slices.Clone(keys)...)
-	noError(t, err)
+	scope := leasetest.Got(txlock.Join(t.Context(), tx))(t)
+	grants := leasetest.Got(scope.LockAll(context.WithoutCancel(t.Context()), slices.Clone(keys)...))(t)
 	for _, g := range grants {
 		tokens = append(tokens, g.Token())
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/DATA-DOG/go-sqlmock"
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -43,8 +44,7 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, guarded := range []bool{false, true} {
 			pool, key := newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{variable: value} }), named()
-			tx, err := pool.BeginTx(t.Context(), nil)
-			noError(t, err)
+			tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
 			wants(t, "Join", second(txlock.Join(t.Context(), tx)), want)
 			if guarded {
 				wants(t, "Join again", second(txlock.Join(t.Context(), tx)), want)
@@ -54,8 +54,7 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 			wants(t, "Check", schema.Check(t.Context(), pool), want)
 
 			ctx := limited(t, time.Minute) // else a lease might be waited for
-			leases, err := lease.NewManager(pool)
-			noError(t, err)
+			leases := leasetest.Got(lease.NewManager(pool))(t)
 			for what, err := range map[string]error{
 				"Acquire":        second(leases.Acquire(ctx, key)),
 				"TryAcquire":     second(leases.TryAcquire(ctx, key)),
@@ -79,24 +78,20 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 				"Inspect": func(m *lease.Manager) error { return second(m.Inspect(t.Context(), key)) },
 				"Purge":   func(m *lease.Manager) error { return second(m.Purge(t.Context())) },
 			} {
-				m, err := lease.NewManager(pool)
-				noError(t, err)
+				m := leasetest.Got(lease.NewManager(pool))(t)
 				wants(t, what, call(m), want)
 				wants(t, "Close", m.Close(context.WithoutCancel(t.Context())), nil)
 			}
 			wants(t, "Close", leases.Close(context.WithoutCancel(t.Context())), nil)
-			if rowsOf(t, db, key) != 0 || number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) != 0 {
-				t.Error("a call that was refused has made a row")
-			}
+			testdb.ErrorIf(t, rowsOf(t, db, key) != 0 || number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) != 0,
+				"a call that was refused has made a row")
 		}
 
 		// By a SET of the session, which a plain pool sees at Join.
 		for _, guarded := range []bool{false, true} {
-			conn, err := newPool(t, db, guarded).Conn(t.Context())
-			noError(t, err)
+			conn := leasetest.Got(newPool(t, db, guarded).Conn(t.Context()))(t)
 			exec(t, conn, "SET "+variable+" = "+value)
-			tx, err := conn.BeginTx(t.Context(), nil)
-			noError(t, err)
+			tx := leasetest.Got(conn.BeginTx(t.Context(), nil))(t)
 			scope, err := txlock.Join(t.Context(), tx)
 			if err == nil {
 				_, err = scope.Lock(t.Context(), named())
@@ -131,8 +126,7 @@ func TestNoRows(t *testing.T) {
 	})
 }
 
-// TestSelectLimit locks several keys on sessions whose SELECTs show one row (sql_select_limit),
-// and finds out that the last of them has changed since the snapshot.
+// TestSelectLimit locks several keys where SELECTs show one row (sql_select_limit), and finds the last of them changed since the snapshot.
 func TestSelectLimit(t *testing.T) {
 	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		lots := []txlock.Key{hashed(), hashed(), hashed()}
@@ -185,9 +179,8 @@ func TestMissingPrivileges(t *testing.T) {
 			denied := func(what, table string, err error) {
 				t.Helper()
 				wants(t, what, err, txlock.ErrPrivilege)
-				if err != nil && (!strings.Contains(err.Error(), " ON "+table+" TO '"+db.Config().User+"'@'") || !strings.Contains(err.Error(), "GRANT SELECT, INSERT, UPDATE")) {
-					t.Errorf("%s doesn't name the cure: %v", what, err)
-				}
+				testdb.ErrorIf(t, err != nil && (!strings.Contains(err.Error(), " ON "+table+" TO '"+db.Config().User+"'@'") || !strings.Contains(err.Error(), "GRANT SELECT, INSERT, UPDATE")),
+					"%s doesn't name the cure: %v", what, err)
 			}
 			s := begin(t, pool, nil)
 			limited := s.WaitAtMost(time.Second)
@@ -205,8 +198,7 @@ func TestMissingPrivileges(t *testing.T) {
 			db.Exec(t, "REPLACE INTO lockstep_locks VALUES ('long ago', 1, '-', 0, 1)")
 			denied("Clean", "lockstep_locks", second(txlock.Purge(t.Context(), pool, time.Hour)))
 
-			leases, err := lease.NewManager(pool)
-			noError(t, err)
+			leases := leasetest.Got(lease.NewManager(pool))(t)
 			denied("Acquire", "lockstep_leases", second(leases.Acquire(t.Context(), named())))
 			wants(t, "Close", leases.Close(context.WithoutCancel(t.Context())), nil)
 		}
@@ -230,8 +222,7 @@ func TestOtherDriver(t *testing.T) {
 		t.Cleanup(func() { _ = db.Close() })
 		mock.ExpectBegin()
 		mock.ExpectExec("SET TRANSACTION READ WRITE").WillReturnError(c.reply)
-		tx, err := db.BeginTx(t.Context(), nil)
-		noError(t, err)
+		tx := leasetest.Got(db.BeginTx(t.Context(), nil))(t)
 		if _, err := txlock.Join(t.Context(), tx); !errors.Is(err, c.reply) || strings.Contains(err.Error(), needs) != c.told {
 			t.Errorf("Join: %v, told=%t", err, c.told)
 		}
@@ -265,7 +256,7 @@ func rollsBackOnTimeout(t *testing.T, db *testdb.DB) {
 		if key == known {
 			wants(t, "Verify", verify, nil)
 		}
-		equal(t, "Verify says that it is doomed, as LockAny", errors.Is(verify, txlock.ErrTxDoomed), errors.Is(err, txlock.ErrTxDoomed))
+		leasetest.Equal(t, "Verify says that it is doomed, as LockAny", errors.Is(verify, txlock.ErrTxDoomed), errors.Is(err, txlock.ErrTxDoomed))
 	}
 }
 
@@ -276,8 +267,7 @@ func startsWithoutAutocommit(t *testing.T, db *testdb.DB) {
 	defer db.Exec(t, "SET GLOBAL init_connect = ''")
 	for _, guarded := range []bool{false, true} {
 		pool := newPool(t, db, guarded)
-		tx, err := pool.BeginTx(t.Context(), nil)
-		noError(t, err)
+		tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
 		wants(t, "Join", second(txlock.Join(t.Context(), tx)), schema.ErrAutocommit)
 		wants(t, "Rollback", tx.Rollback(), nil)
 		wants(t, "Check", schema.Check(t.Context(), pool), schema.ErrAutocommit)
@@ -306,7 +296,7 @@ func isReadOnly(t *testing.T, db *testdb.DB) {
 		s.refuses(t, hashed(), txlock.ErrReadOnly, "Lock")
 		grant, err := s.RLock(t.Context(), old)
 		wants(t, "RLock", err, nil)
-		equal(t, "the token of the shared grant, after an exclusive one", grant.Token(), before.Token())
+		leasetest.Equal(t, "the token of the shared grant, after an exclusive one", grant.Token(), before.Token())
 		s.commit(t)
 	}
 }
