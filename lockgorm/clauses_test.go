@@ -13,6 +13,8 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -216,8 +218,7 @@ func TestClausesAreGORMs(t *testing.T) {
 	})
 }
 
-// TestClausesOfHooks lets hooks, and callbacks of other plugins, plant the same: either the
-// statement is refused, or it does what it does without.
+// TestClausesOfHooks lets hooks, and callbacks of other plugins, plant the same: either the statement is refused, or it does what it does without.
 func TestClausesOfHooks(t *testing.T) {
 	eachPlot(t, func(t *testing.T, p plot, model string, _ error) {
 		var ofPlugin func(stmt *gorm.Statement)
@@ -268,9 +269,8 @@ func TestClausesOfHooks(t *testing.T) {
 							}
 							var others, harm int
 							noError(t, tx.Raw("SELECT COUNT(IF(id = 2 AND n = 1 AND deleted_at IS NULL, 1, NULL)), COUNT(IF(n = 77, 1, NULL)) FROM "+table).Row().Scan(&others, &harm))
-							if others != 1 || harm > 0 || strings.Contains(what, "%") {
-								t.Errorf("%s of a %s, %s, hook=%t: it is sent", verb.name, model, what, hook)
-							}
+							testdb.ErrorIf(t, others != 1 || harm > 0 || strings.Contains(what, "%"),
+								"%s of a %s, %s, hook=%t: it is sent", verb.name, model, what, hook)
 							break // the row has changed: begin anew
 						}
 						return errInner
@@ -346,12 +346,11 @@ func TestClausesThatPass(t *testing.T) {
 			wanted := rows(what+", plain", plain, form)
 			got := rows(what, db, func(tx *gorm.DB) *gorm.DB {
 				result := form(tx)
-				if !e.held(t, cartons.Key(1)) && !e.held(t, cartons.Key(3)) || what == "associations, in full" && !e.held(t, lids.Key(1)) {
-					t.Errorf("%s: its keys are free", what)
-				}
+				testdb.ErrorIf(t, !e.held(t, cartons.Key(1)) && !e.held(t, cartons.Key(3)) || what == "associations, in full" && !e.held(t, lids.Key(1)),
+					"%s: its keys are free", what)
 				return result
 			})
-			equal(t, what, fmt.Sprint(got), fmt.Sprint(wanted))
+			leasetest.Equal(t, what, fmt.Sprint(got), fmt.Sprint(wanted))
 		}
 	})
 }

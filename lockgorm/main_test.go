@@ -162,8 +162,7 @@ func eachGuarded(t *testing.T, models []string, test func(t *testing.T, e *env))
 	onEngines(t, models, "guarded", true, test)
 }
 
-// onEngines runs a test on every engine, in the database of a setting: the same test beside it, in
-// another setting, locks the same keys.
+// onEngines runs a test on every engine, in the database of a setting: the same test beside it, in another setting, locks the same keys.
 func onEngines(t *testing.T, models []string, setting string, guarded bool, test func(t *testing.T, e *env)) {
 	for _, engine := range testdb.Engines() {
 		if engine.Guarded() && !guarded {
@@ -192,10 +191,7 @@ func (e *env) openDSN(t *testing.T, dsn string, configure ...func(*gorm.Config))
 	if e.guarded {
 		dialector = lockgorm.Dialector(dsn)
 	}
-	db, err := gorm.Open(dialector, e.config(configure...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := leasetest.Got(gorm.Open(dialector, e.config(configure...)))(t)
 	closeAfter(t, db)
 	return db
 }
@@ -247,16 +243,14 @@ func closeAfter(t *testing.T, db *gorm.DB) {
 	t.Helper()
 	pool := poolOf(t, db)
 	t.Cleanup(func() {
-		n := testdb.InUse(pool)
-		testdb.ErrorIf(t, n != 0, "%d connections are in use at the end", n)
+		leasetest.Equal(t, "connections in use at the end", testdb.InUse(pool), 0)
 		_ = pool.Close()
 	})
 }
 
 func poolOf(t *testing.T, db *gorm.DB) *sql.DB {
 	t.Helper()
-	pool := leasetest.Got(db.DB())(t)
-	return pool
+	return leasetest.Got(db.DB())(t)
 }
 
 // held reports whether somebody holds all keys exclusively. It asks by a session of its own.
@@ -281,8 +275,7 @@ func (e *env) refused(t *testing.T, key txlock.Key) bool {
 	return err != nil
 }
 
-// wantSoonFree fails the test unless nobody holds the keys. Holders compares two reads, so a lock
-// that is just ending may show: wantSoonFree asks until it is gone.
+// wantSoonFree fails the test unless nobody holds the keys soon: Holders compares two reads, so a lock that is just ending may show.
 func (e *env) wantSoonFree(t *testing.T, what string, keys ...txlock.Key) {
 	t.Helper()
 	if !testdb.Await(15*time.Second, func() bool {
@@ -300,15 +293,9 @@ func (e *env) hold(t *testing.T, keys ...txlock.Key) {
 		pool = openPool(true, false)(t, e.AdminConfig()).DB()
 	}
 	tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
-	scope, err := txlock.Join(t.Context(), tx, txlock.NothingRead())
-	if err == nil {
-		_, err = scope.LockAll(t.Context(), keys...)
-	}
-	if err != nil {
-		_ = tx.Rollback()
-		t.Fatal(err)
-	}
 	t.Cleanup(func() { _ = tx.Rollback() })
+	scope := leasetest.Got(txlock.Join(t.Context(), tx, txlock.NothingRead()))(t)
+	noError(t, second(scope.LockAll(t.Context(), keys...)))
 }
 
 // count counts rows by a session of its own.
@@ -353,12 +340,6 @@ var noError, wantError, wantFailure = leasetest.Must, leasetest.Wants, leasetest
 
 // second drops a result.
 func second[T any](_ T, err error) error { return err }
-
-// equal fails the test unless the values are equal.
-func equal[T comparable](t *testing.T, what string, got, want T) {
-	t.Helper()
-	testdb.ErrorIf(t, got != want, "%s: %v, want %v", what, got, want)
-}
 
 // wantCure fails the test unless the error matches, and says how to cure it.
 func wantCure(t *testing.T, err, want error, cure string) {

@@ -107,8 +107,7 @@ var refusedTexts = map[string]func(b int64) []any{
 	"n = ? AND GET_LOCK('x', 0) = 1": two, "id = LAST_INSERT_ID() OR n = ?": two, "n = ? AND @x IS NULL": two, "(@n := n) = ?": two,
 }
 
-// selecting are statements whose conditions don't name primary keys for certain: they select the
-// rows b+1 to b+6, whose n is 1 to 6.
+// selecting are statements whose conditions don't name primary keys for certain: they select the rows b+1 to b+6, whose n is 1 to 6.
 func selecting[M any]() map[string]writeOf {
 	alias := func(db *gorm.DB) *gorm.DB {
 		return db.Table(db.NamingStrategy.TableName(reflect.TypeFor[M]().Name())+" AS o").Where("o.n > ?", 2)
@@ -164,9 +163,8 @@ func selecting[M any]() map[string]writeOf {
 	return all
 }
 
-// TestConditions proves that writes by conditions, which name primary keys or select rows in another way, do what
-// they do with plain GORM, and that the key of each row that they change is locked; and that others, of which the
-// rows aren't certain, are refused.
+// TestConditions: writes by conditions, which name primary keys or select rows in another way, do what they do with plain GORM, and the key of
+// each row that they change is locked; others, of which the rows aren't certain, are refused.
 func TestConditions(t *testing.T) {
 	eachSetting(t, []string{"Parcel", "Box", "Order"}, func(t *testing.T, e *env) {
 		boxes := txlock.NewFamily[uint64]("box")
@@ -229,9 +227,8 @@ func conditions[M any](t *testing.T, e *env, model string, from int, writes map[
 		check := func(tx *gorm.DB, got *gorm.DB) {
 			t.Helper()
 			now := rows(tx, b)
-			if (got.Error == nil) != (want.Error == nil) || got.RowsAffected != want.RowsAffected || !maps.Equal(now, after) {
-				t.Errorf("%s: %d rows, %v, %v, want %d, %v and %v", what, got.RowsAffected, got.Error, now, want.RowsAffected, want.Error, after)
-			}
+			testdb.ErrorIf(t, (got.Error == nil) != (want.Error == nil) || got.RowsAffected != want.RowsAffected || !maps.Equal(now, after),
+				"%s: %d rows, %v, %v, want %d, %v and %v", what, got.RowsAffected, got.Error, now, want.RowsAffected, want.Error, after)
 		}
 		undone(db, func(tx *gorm.DB) {
 			check(tx, write(tx, b))
@@ -300,8 +297,7 @@ func (n *Named) BeforeCreate(*gorm.DB) error {
 	return nil
 }
 
-// TestCreateOfANewRecord proves that the create of a record whose key the database makes
-// needs no lock but that of its parent: nobody can name the record before.
+// TestCreateOfANewRecord: the create of a record whose key the database makes needs no lock but that of its parent.
 func TestCreateOfANewRecord(t *testing.T) {
 	eachGuarded(t, []string{"Ware", "Part", "Named"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		one, many := &Ware{Code: "ware"}, []*Ware{{Code: "ware1"}, {Code: "ware2"}}
@@ -320,8 +316,7 @@ func TestCreateOfANewRecord(t *testing.T) {
 	}))
 }
 
-// TestUpsertOfAnother proves that an upsert changes only the row whose key was locked,
-// whichever row a unique key finds.
+// TestUpsertOfAnother: an upsert changes only the row whose key was locked, whichever row a unique key finds.
 func TestUpsertOfAnother(t *testing.T) {
 	upserts := map[string]func(db *gorm.DB, w *Ware) error{
 		"Save of a slice":   func(db *gorm.DB, w *Ware) error { return db.Save([]*Ware{w}).Error },
@@ -378,8 +373,7 @@ type (
 	}
 )
 
-// TestUpsertOfADefault proves that an upsert isn't sent that may find a record by the default of its
-// primary key, whose lock it hasn't taken.
+// TestUpsertOfADefault: an upsert isn't sent that may find a record by the default of its primary key, whose lock it hasn't taken.
 func TestUpsertOfADefault(t *testing.T) {
 	eachGuarded(t, nil, func(t *testing.T, e *env) {
 		e.names.tables["Preset"] = e.CreateTable(t, "presets", "code VARBINARY(50) PRIMARY KEY DEFAULT 'main', n BIGINT NOT NULL DEFAULT 0")
@@ -407,8 +401,7 @@ func TestUpsertOfADefault(t *testing.T) {
 	})
 }
 
-// TestHooksThatChangeKeys refuses an update or delete whose hook gives its model another
-// primary key: GORM would look for that row, find none, and return nothing.
+// TestHooksThatChangeKeys: an update or delete is refused whose hook gives its model another primary key: GORM would find no row, and say nothing.
 func TestHooksThatChangeKeys(t *testing.T) {
 	eachSetting(t, []string{"Carton", "Order", "Item"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		noError(t, db.Create([]*Carton{{ID: 1, Code: "one"}, {ID: 2, Code: "two"}}).Error)
@@ -455,8 +448,7 @@ func TestHooksThatAddModels(t *testing.T) {
 	}))
 }
 
-// TestZeroKeysAreNotCreated refuses to create or upsert a record whose primary key is the zero
-// value, unless the database makes it: nobody has locked that record.
+// TestZeroKeysAreNotCreated: a record whose primary key is the zero value isn't created or upserted, unless the database makes the key.
 func TestZeroKeysAreNotCreated(t *testing.T) {
 	eachSetting(t, []string{"Parole", "Tally", "Sticker"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		for what, create := range map[string]func(tx *gorm.DB) *gorm.DB{

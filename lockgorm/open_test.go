@@ -36,9 +36,8 @@ func (b brokenPlugin) Initialize(*gorm.DB) error      { return b.err }
 func (b brokenPlugin) Apply(*gorm.Config) error       { return nil }
 func (b brokenPlugin) AfterInitialize(*gorm.DB) error { return b.err }
 
-// TestOpenFails proves that an Open which fails leaves no pool open: with a data source name that is
-// wrong, where it can't connect, and by an option or a plugin, after the pool was opened. It is not
-// parallel, because it looks for goroutines.
+// TestOpenFails: an Open which fails leaves no pool open: with a data source name that is wrong, where it can't connect, and by an option or a
+// plugin, after the pool was opened. It is not parallel, because it looks for goroutines.
 func TestOpenFails(t *testing.T) {
 	quiet := func() *gorm.Config { return &gorm.Config{Logger: logger.Discard} }
 	broken := brokenPlugin{errors.New("broken on purpose")}
@@ -93,10 +92,10 @@ func TestOpenIsGORMs(t *testing.T) {
 		if !reflect.DeepEqual(*got.Config, *want.Config) {
 			t.Errorf("%s: the dialector has\n%+v, of mysql.Open\n%+v", engine, *got.Config, *want.Config)
 		}
-		equal(t, string(engine)+": the migrator", reflect.TypeOf(ours.Migrator()), reflect.TypeOf(theirs.Migrator()))
-		equal(t, string(engine)+": the pool", reflect.TypeOf(ours.ConnPool), reflect.TypeOf(theirs.ConnPool))
-		equal(t, string(engine)+": clauses", len(ours.ClauseBuilders), len(theirs.ClauseBuilders))
-		equal(t, string(engine)+": Explain", ours.Explain("SELECT ?", "it's"), theirs.Explain("SELECT ?", "it's"))
+		leasetest.Equal(t, string(engine)+": the migrator", reflect.TypeOf(ours.Migrator()), reflect.TypeOf(theirs.Migrator()))
+		leasetest.Equal(t, string(engine)+": the pool", reflect.TypeOf(ours.ConnPool), reflect.TypeOf(theirs.ConnPool))
+		leasetest.Equal(t, string(engine)+": clauses", len(ours.ClauseBuilders), len(theirs.ClauseBuilders))
+		leasetest.Equal(t, string(engine)+": Explain", ours.Explain("SELECT ?", "it's"), theirs.Explain("SELECT ?", "it's"))
 		dialector := lockgorm.Dialector(server.DSN()) // which may be opened twice
 		for range 2 {
 			db := leasetest.Got(gorm.Open(dialector, config()))(t)
@@ -106,14 +105,12 @@ func TestOpenIsGORMs(t *testing.T) {
 	}
 }
 
-// renamed is a dialect on which there are no locks. It is MySQL's, so that any lock would show;
-// tests/gormgen/sqlite has a real one.
+// renamed is a dialect on which there are no locks. It is MySQL's, so that any lock would show; tests/gormgen/sqlite has a real one.
 type renamed struct{ gorm.Dialector }
 
 func (renamed) Name() string { return "sqlite" }
 
-// TestUnlocked proves that nothing is locked on a dialect of Unlocked, and that all other
-// dialects are refused, with the cure.
+// TestUnlocked: nothing is locked on a dialect of Unlocked, and all other dialects are refused, with the cure.
 func TestUnlocked(t *testing.T) {
 	eachGuarded(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		open := func(dialect gorm.Dialector, options ...lockgorm.Option) (*gorm.DB, error) {
@@ -151,8 +148,7 @@ func TestUnlocked(t *testing.T) {
 
 var errRan = errors.New("the function was called")
 
-// onOtherEngine are calls that a server on which there are no locks refuses, and writes of a model,
-// of which there is the one with the number 1.
+// onOtherEngine are calls that a server on which there are no locks refuses, and writes of a model, of which there is the one with the number 1.
 func onOtherEngine[M any](model func(id int64) *M) map[string]func(db *gorm.DB) error {
 	byCondition := func(db *gorm.DB) error { return db.Model(new(M)).Where("n = 1").Update("n", 9).Error }
 	calls := map[string]func(db *gorm.DB) error{
@@ -173,8 +169,7 @@ func onOtherEngine[M any](model func(id int64) *M) map[string]func(db *gorm.DB) 
 	return calls
 }
 
-// TestOtherEngine: on a server that answers as TiDB and Vitess do, the first call of each kind
-// is refused, and nothing is written.
+// TestOtherEngine: on a server that answers as TiDB and Vitess do, the first call of each kind is refused, and nothing is written.
 func TestOtherEngine(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		noError(t, e.open(t).Create(&Order{ID: 1, N: 1}).Error)
@@ -209,26 +204,14 @@ type pool struct {
 func openPool(guarded, prepared bool) func(testing.TB, *driver.Config) locksuite.Pool {
 	return func(tb testing.TB, cfg *driver.Config) locksuite.Pool {
 		tb.Helper()
-		connector, err := driver.NewConnector(cfg)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		connector := leasetest.Got(driver.NewConnector(cfg))(tb)
 		if guarded {
 			connector = txlock.Internal(bridge.Pass{}).Guarded(connector)
 		}
 		db := sql.OpenDB(connector)
-		tb.Cleanup(func() {
-			if err := db.Close(); err != nil {
-				tb.Errorf("close the pool: %v", err)
-			}
-		})
-		g, err := gorm.Open(mysql.New(mysql.Config{Conn: db}), &gorm.Config{
-			Logger: logger.Discard, PrepareStmt: prepared, PrepareStmtTTL: tenYears,
-		})
-		if err != nil {
-			tb.Fatal(err)
-		}
-		return pool{db, g}
+		tb.Cleanup(func() { noError(tb, db.Close()) })
+		config := &gorm.Config{Logger: logger.Discard, PrepareStmt: prepared, PrepareStmtTTL: tenYears}
+		return pool{db, leasetest.Got(gorm.Open(mysql.New(mysql.Config{Conn: db}), config))(tb)}
 	}
 }
 
@@ -325,7 +308,7 @@ func sees(t *testing.T, where string, db *gorm.DB, want int64) {
 	noError(t, db.Model(&Note{}).Select("n").Where("id = 1").Row().Scan(&row))
 	noError(t, db.Model(&Note{}).Where("id = 1").Scan(&scanned).Error)
 	noError(t, db.Where("id = 1").Find(&locked).Error)
-	equal(t, where+": the reads", [...]int64{first, row, scanned.N, locked.N}, [...]int64{want, want, want, want})
+	leasetest.Equal(t, where+": the reads", [...]int64{first, row, scanned.N, locked.N}, [...]int64{want, want, want, want})
 }
 
 // TestResolver reads under locks, and writes models, at the source.
@@ -371,6 +354,6 @@ func readsAndWrites(t *testing.T, e *env, db resolved) {
 	noError(t, hooks.Delete(&Order{ID: id}).Error)
 	var n int
 	noError(t, db.replica.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.names.tables["Order"]).Scan(&n))
-	equal(t, "hooks, and rows on the replica", [2]int{saw, n}, [2]int{5, 0})
+	leasetest.Equal(t, "hooks, and rows on the replica", [2]int{saw, n}, [2]int{5, 0})
 	e.wantRows(t, "at the source", 0, "Order", "id = ?", id)
 }

@@ -17,6 +17,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -84,9 +85,8 @@ func (w *Wagon) LockKeys(tx *gorm.DB) ([]txlock.Key, error) {
 	return orders.Keys(w.ID), err
 }
 
-// TestOwnTransaction proves of the transactions that the plugin begins under
-// SkipDefaultTransaction that keys are asked for within them, that they leave the connection of
-// the program as it was, and that errors and panics end them.
+// TestOwnTransaction shows of the transactions that the plugin begins under SkipDefaultTransaction that keys are asked for within them, that they
+// leave the connection of the program as it was, and that errors and panics end them.
 func TestOwnTransaction(t *testing.T) {
 	each(t, []string{"Wagon", "Coupon", "Parcel", "Order"}, func(t *testing.T, e *env) {
 		e.skip = true
@@ -101,7 +101,7 @@ func TestOwnTransaction(t *testing.T) {
 			noError(t, tx.Session(&gorm.Session{}).Delete(&Parcel{}, id).Error)
 			noError(t, tx.Model(&Order{ID: id}).Update("n", 3).Error)
 			err := tx.Session(&gorm.Session{NewDB: true}).Raw("SELECT @mine").Scan(&mine).Error
-			equal(t, "the session's variable", mine, 5)
+			leasetest.Equal(t, "the session's variable", mine, 5)
 			return err
 		}))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -118,8 +118,7 @@ func TestOwnTransaction(t *testing.T) {
 	})
 }
 
-// TestSkipDefaultTransaction proves that a write that needs a lock has a transaction of its own
-// where GORM begins none: it holds the lock, hooks run in it, and an error undoes all of it.
+// TestSkipDefaultTransaction: a write that needs a lock has a transaction of its own where GORM begins none, with its hooks, and an error undoes it.
 func TestSkipDefaultTransaction(t *testing.T) {
 	each(t, []string{"Order", "Item", "Parcel"}, func(t *testing.T, e *env) {
 		skip := used(t, e.open(t, func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true }))
@@ -165,8 +164,7 @@ func TestSkipDefaultTransaction(t *testing.T) {
 	})
 }
 
-// TestItsReadsAreNotPrepared looks into GORM's store of prepared statements, which waits for a connection of the
-// pool while others wait for the store: what the plugin reads by itself isn't there.
+// TestItsReadsAreNotPrepared: what the plugin reads by itself isn't in GORM's store of prepared statements, for which others would wait.
 func TestItsReadsAreNotPrepared(t *testing.T) {
 	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		e.names.tables["Voucher"] = e.CreateTable(t, "vouchers", "code VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
@@ -182,9 +180,8 @@ func TestItsReadsAreNotPrepared(t *testing.T) {
 		noError(t, db.Transaction(func(tx *gorm.DB) error { // a session that prepares, of one that does
 			return raise(tx.Session(&gorm.Session{PrepareStmt: true}))
 		}))
-		if !slices.ContainsFunc(store.Keys(), func(text string) bool { return strings.HasPrefix(text, "UPDATE") }) {
-			t.Error("the update is not prepared: this test can't tell")
-		}
+		testdb.ErrorIf(t, !slices.ContainsFunc(store.Keys(), func(text string) bool { return strings.HasPrefix(text, "UPDATE") }),
+			"the update is not prepared: this test can't tell")
 		for _, text := range store.Keys() {
 			testdb.ErrorIf(t, strings.HasPrefix(text, "SELECT"), "prepared: %s", text)
 		}
@@ -219,8 +216,7 @@ func manyTimes(fn func() error) error {
 	})
 }
 
-// increment updates an order. Its hook reads note 1 and writes it back, raised by one.
-// Only a lock taken before the hook keeps two of them apart.
+// increment updates an order. Its hook reads note 1 and writes it back, raised by one. Only a lock taken before the hook keeps two of them apart.
 func increment(db *gorm.DB, order int64) error {
 	return withHook(db, func(tx *gorm.DB, _ int64) error {
 		var note Note
@@ -231,8 +227,7 @@ func increment(db *gorm.DB, order int64) error {
 	}).Model(&Order{ID: order}).Update("name", "x").Error
 }
 
-// TestNoUpdateIsLost reads and writes back under a lock that the plugin takes before the hooks, that
-// On takes with the read, and that Transaction takes first, on new keys; and without one under a version.
+// TestNoUpdateIsLost reads and writes back under a lock of the plugin, of On and of Transaction, and without one under a version.
 func TestNoUpdateIsLost(t *testing.T) {
 	each(t, append([]string{"Order", "Note"}, versionedModels...), func(t *testing.T, e *env) {
 		db, id := e.openPlugin(t), newID()
@@ -289,9 +284,8 @@ type Barrel struct {
 	N     int64
 }
 
-// TestRowsBesideEverything writes by conditions, by primary keys and by Save, then also moves rows
-// by SQL between the shelves that the conditions name, at each level and on guarded and plain pools:
-// nothing is lost, no write fails unless reads lock, and without moves there is no deadlock.
+// TestRowsBesideEverything writes by conditions, by primary keys and by Save, then also moves rows by SQL between the shelves that the conditions
+// name, at each level and on guarded and plain pools: nothing is lost, no write fails unless reads lock, and without moves there is no deadlock.
 func TestRowsBesideEverything(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -367,7 +361,7 @@ func besideEverything(t *testing.T, e *env, level sql.IsolationLevel) {
 		}))
 		var sum int64
 		noError(t, e.Admin().QueryRowContext(context.Background(), "SELECT SUM(n) FROM "+table).Scan(&sum))
-		equal(t, what+": the rows, of what was added", sum, added.Load())
+		leasetest.Equal(t, what+": the rows, of what was added", sum, added.Load())
 		if n := e.deadlocks(t) - before; len(writes) == moves && n > 0 && level != sql.LevelSerializable { // where reads lock
 			t.Errorf("%s: %d deadlocks where no row moves", what, n)
 		}

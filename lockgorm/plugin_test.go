@@ -100,8 +100,7 @@ func TestOnStatements(t *testing.T) {
 	})
 }
 
-// TestChildrenKeepTheirKeys proves that On names the keys of one statement only: the INSERT of the
-// children is another one, which has a transaction for its keys where GORM begins none.
+// TestChildrenKeepTheirKeys: On names the keys of one statement only; the INSERT of the children has a transaction for its own keys.
 func TestChildrenKeepTheirKeys(t *testing.T) {
 	eachSetting(t, []string{"Order", "Item"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		for _, on := range [][]txlock.Key{{newKey()}, lockgorm.NoLock} {
@@ -118,8 +117,7 @@ func TestChildrenKeepTheirKeys(t *testing.T) {
 	}))
 }
 
-// TestOptionsOfOneWrite proves that CommitWith and AnyVersion are those of a write, and not of what its
-// hooks send by handles that GORM makes of it; and that its handle keeps them.
+// TestOptionsOfOneWrite: CommitWith and AnyVersion are those of a write and of its handle, and not of what its hooks send by clones of that.
 func TestOptionsOfOneWrite(t *testing.T) {
 	clones := map[string]func(tx *gorm.DB) *gorm.DB{
 		"WithContext": func(tx *gorm.DB) *gorm.DB { return tx.WithContext(tx.Statement.Context) },
@@ -155,15 +153,14 @@ func TestOptionsOfOneWrite(t *testing.T) {
 	}))
 }
 
-// TestNewChildrenAgain proves that a create that has failed behind the creates of its children, which
-// are undone with it, can be repeated.
+// TestNewChildrenAgain: a create that has failed behind the creates of its children, which are undone with it, can be repeated.
 func TestNewChildrenAgain(t *testing.T) {
 	eachSetting(t, append([]string{"Shelf"}, versionedModels...), withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		fails := errInner
 		create := func(d *Doc) error { return withHook(db, func(*gorm.DB, int64) error { return fails }).Create(d).Error }
 		d := &Doc{Pages: []Page{{N: 1}, {N: 2}}, Author: &Author{Name: "a"}}
 		wantError(t, "Create", create(d), errInner)
-		equal(t, "versions", [...]lockgorm.Version{d.Version, d.Pages[0].Lock, d.Pages[1].Lock, d.Author.Version}, [4]lockgorm.Version{})
+		leasetest.Equal(t, "versions", [...]lockgorm.Version{d.Version, d.Pages[0].Lock, d.Pages[1].Lock, d.Author.Version}, [4]lockgorm.Version{})
 		d.ID, d.Pages[0].ID, d.Pages[1].ID, d.Author.ID, fails = 0, 0, 0, 0, nil
 		noError(t, create(d))
 		e.wantRows(t, "pages", 2, "Page", "doc_id = ?", d.ID)
@@ -279,7 +276,7 @@ func TestDryRunSendsNothing(t *testing.T) {
 			dry := sent.db.Session(&gorm.Session{DryRun: true, SkipDefaultTransaction: true})
 			for _, key := range []txlock.Key{newKey(), txlock.Shared(newKey())} {
 				grant := leasetest.Got(lockgorm.Lock(dry, key))(t)
-				equal(t, "Lock", grant, txlock.Grant{})
+				leasetest.Equal(t, "Lock", grant, txlock.Grant{})
 			}
 			// The plugin takes no locks for statements that are not sent.
 			id := newID()
@@ -288,7 +285,7 @@ func TestDryRunSendsNothing(t *testing.T) {
 				dry.Clauses(lockgorm.On(newKey())).First(&Order{}).Error, dry.Clauses(lockgorm.On(newKey())).Exec("DO 0").Error,
 			))
 			noError(t, lockgorm.AssertLocked(tx.Session(&gorm.Session{DryRun: true}), newKey()))
-			equal(t, "statements", sent.n, 0)
+			leasetest.Equal(t, "statements", sent.n, 0)
 		})
 		// Outside of a transaction, a DryRun session needs none.
 		noError(t, second(lockgorm.Lock(db.Session(&gorm.Session{DryRun: true}), newKey())))
@@ -328,7 +325,7 @@ func TestMixedTransaction(t *testing.T) {
 		noError(t, lockgorm.Optimistic(db, own, func(tx *gorm.DB) error {
 			for key, shared := range map[txlock.Key]bool{txlock.Shared(own): false, other: false, txlock.Shared(common): true} {
 				grant := leasetest.Got(lockgorm.Lock(tx, key))(t)
-				equal(t, "Lock under Optimistic is shared", grant.Shared(), shared)
+				leasetest.Equal(t, "Lock under Optimistic is shared", grant.Shared(), shared)
 			}
 			return nil
 		}))
@@ -388,7 +385,7 @@ func TestWaitAtMost(t *testing.T) {
 				noError(t, short.Save(&Note{ID: 2}).Error)
 				var found []Note
 				noError(t, short.Find(&found).Error)
-				equal(t, name+", notes", len(found), 1)
+				leasetest.Equal(t, name+", notes", len(found), 1)
 				return scopeOf(t, tx).Verify(ctx)
 			}))
 		}
@@ -420,8 +417,7 @@ func manager(t *testing.T, db *gorm.DB, options ...lease.ManagerOption) *lease.M
 // take acquires the lease of a key that no other test has.
 func take(t *testing.T, m *lease.Manager) *lease.Lease {
 	t.Helper()
-	l := leasetest.Got(m.Acquire(t.Context(), onceKey()))(t)
-	return l
+	return leasetest.Got(m.Acquire(t.Context(), onceKey()))(t)
 }
 
 // takeAway gives the lease to somebody else.
@@ -439,8 +435,7 @@ var guardedWrites = map[string]func(db *gorm.DB) error{
 	"delete":         func(db *gorm.DB) error { return db.Delete(&Note{ID: 1}).Error },
 }
 
-// TestGuardedStatement proves that a guarded statement is committed while the lease is held, and
-// leaves nothing after it was taken away, both in GORM's own transaction and in the program's.
+// TestGuardedStatement: a guarded statement is committed while the lease is held, and leaves nothing after it was taken away.
 func TestGuardedStatement(t *testing.T) {
 	each(t, []string{"Note"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		m := manager(t, db)
@@ -514,8 +509,7 @@ func TestGuardedNeeds(t *testing.T) {
 	}))
 }
 
-// TestGuardAgainThroughSessions proves that a transaction may guard a lease again, through any of
-// GORM's sessions and with prepared statements, without waiting for the row that it has locked itself.
+// TestGuardAgainThroughSessions: a transaction may guard a lease again through any of GORM's sessions, and doesn't wait for its own row.
 func TestGuardAgainThroughSessions(t *testing.T) {
 	each(t, nil, func(t *testing.T, e *env) {
 		db := e.open(t)
@@ -541,8 +535,7 @@ func TestGuardAgainThroughSessions(t *testing.T) {
 	})
 }
 
-// TestBypass proves what the package page and lockvet's check bypass say: a write by Exec, Raw, or
-// Table without a model is sent without a lock, and On locks the keys that it names.
+// TestBypass: a write by Exec, Raw, or Table without a model is sent without a lock, and On locks the keys that it names, as lockvet says.
 func TestBypass(t *testing.T) {
 	eachGuarded(t, []string{"Tally"}, func(t *testing.T, e *env) {
 		db, tallies, table := e.openPlugin(t), txlock.NewFamily[int64]("tally"), e.names.tables["Tally"]

@@ -14,6 +14,7 @@ import (
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/schema"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -59,8 +60,7 @@ func TestRowsThatMove(t *testing.T) {
 	})
 }
 
-// TestRowsOfItsOwn proves that rows which the transaction has inserted itself are found and
-// locked, and that the first read needs no second connection.
+// TestRowsOfItsOwn: rows which the transaction has inserted itself are found and locked, and the first read needs no second connection.
 func TestRowsOfItsOwn(t *testing.T) {
 	eachSetting(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		db, b := e.openPlugin(t), newID()*1000
@@ -89,8 +89,7 @@ func always(do func(tx *gorm.DB)) func(tx *gorm.DB, id int64) error {
 	return func(tx *gorm.DB, _ int64) error { do(tx); return nil }
 }
 
-// TestRowsThatComeLater proves that a row which is inserted between the locks and the write isn't
-// changed: nobody has locked it.
+// TestRowsThatComeLater: a row which is inserted between the locks and the write isn't changed: nobody has locked it.
 func TestRowsThatComeLater(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		db, id := e.openPlugin(t), newID()
@@ -150,8 +149,7 @@ func (s *Shifted) LockKeys(*gorm.DB) ([]txlock.Key, error) { return halls.Keys(i
 
 func (c *Code) BeforeUpdate(tx *gorm.DB) error { return hooked(tx, c.N) }
 
-// TestRowsOfOddStatements proves what the rows of a statement are, and that nothing else is
-// changed, where GORM, a plugin or the program does something of its own.
+// TestRowsOfOddStatements: nothing but the rows of a statement is changed where GORM, a plugin or the program does something of its own.
 func TestRowsOfOddStatements(t *testing.T) {
 	eachGuarded(t, []string{"Parcel", "Shown", "Code", "Order", "Couple"}, func(t *testing.T, e *env) {
 		db, b := e.openPlugin(t), newID()*1000
@@ -176,7 +174,7 @@ func TestRowsOfOddStatements(t *testing.T) {
 		wantError(t, "a number that is written otherwise", db.Table(e.names.tables["Parcel"]).Model(&Shifted{}).Where("n = ?", 1).Update("n", 3).Error, txlock.ErrInvalidKey)
 		affects(t, "a key of a serializer", db.Model(&Couple{}).Where("n = ?", 2).Update("n", 3), 1)
 		affects(t, "a callback behind COMMIT", db.Model(&Parcel{}).Where("n = ?", 1).Update("n", 3), 2)
-		equal(t, "rows that a callback behind GORM's COMMIT sees", committed, 2)
+		leasetest.Equal(t, "rows that a callback behind GORM's COMMIT sees", committed, 2)
 		noError(t, db.Callback().Update().Remove("test:behind_commit"))
 
 		noError(t, db.Create([]*Shown{{ID: b, N: 1}, {ID: b + 1, N: 1, Seen: 1}}).Error)
@@ -213,8 +211,7 @@ func TestRowsOfOddStatements(t *testing.T) {
 	})
 }
 
-// TestRowsPlans proves that a write by conditions reads its rows by their primary keys, and so locks no others, in
-// small tables and in large ones.
+// TestRowsPlans: a write by conditions reads its rows by their primary keys, and so locks no others, in small tables and in large ones.
 func TestRowsPlans(t *testing.T) {
 	eachGuarded(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		db, table := e.openPlugin(t), e.names.tables["Parcel"]
@@ -247,17 +244,15 @@ func TestRowsPlans(t *testing.T) {
 					}), errInner)
 					var plan []struct{ Type, Key string }
 					noError(t, e.open(t).Raw(explain+sent).Scan(&plan).Error)
-					if (what == "UPDATE" || 2*rows < size) && (len(plan) != 1 || plan[0].Type != "range" || plan[0].Key != "PRIMARY") {
-						t.Errorf("%s of %d rows of %d: %+v", what, rows, size, plan)
-					}
+					testdb.ErrorIf(t, (what == "UPDATE" || 2*rows < size) && (len(plan) != 1 || plan[0].Type != "range" || plan[0].Key != "PRIMARY"),
+						"%s of %d rows of %d: %+v", what, rows, size, plan)
 				}
 			}
 		}
 	})
 }
 
-// TestRowsOfSubqueries proves that a subquery selects the rows of a statement by itself, and is
-// refused in a transaction of the program, whose snapshot may be old.
+// TestRowsOfSubqueries: a subquery selects rows by itself, and is refused in a transaction of the program, whose snapshot may be old.
 func TestRowsOfSubqueries(t *testing.T) {
 	eachSetting(t, []string{"Parcel", "Note"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		notes := e.names.tables["Note"]
@@ -304,8 +299,7 @@ type Loose struct{ N int64 }
 
 func (*Loose) LockKeys(*gorm.DB) ([]txlock.Key, error) { return halls.Keys(1), nil }
 
-// TestRowsAndHooks proves that hooks see the models and the rows as they do without the plugin,
-// and that what they add to a statement counts, or is refused.
+// TestRowsAndHooks: hooks see the models and the rows as they do without the plugin, and what they add to a statement counts, or is refused.
 func TestRowsAndHooks(t *testing.T) {
 	eachSetting(t, []string{"Order", "Tenant", "Loose", "Carton"}, func(t *testing.T, e *env) {
 		db, b := e.openPlugin(t, lockgorm.AtMostRows(2)), newID()*1000
@@ -335,7 +329,7 @@ func TestRowsAndHooks(t *testing.T) {
 		e.wantRows(t, "a hook sets", 2, "Order", "n = 7")
 		affects(t, "a hook narrows", where(withHook(db, narrows)).Update("n", 9), 1)
 		e.wantRows(t, "a hook narrows", 1, "Order", "n = 9")
-		equal(t, "changes that a hook has seen", changed, 1)
+		leasetest.Equal(t, "changes that a hook has seen", changed, 1)
 		another := func(tx *gorm.DB) {
 			tx.Statement.Clauses["WHERE"] = clause.Clause{Name: "WHERE", Builder: tx.Statement.Clauses["WHERE"].Builder, Expression: clause.Where{Exprs: []clause.Expression{clause.Expr{SQL: "n >= ?", Vars: []any{0}}}}}
 		}
@@ -361,8 +355,7 @@ func TestRowsAndHooks(t *testing.T) {
 	})
 }
 
-// TestRowsBesideDDL proves that the first read, on another connection, doesn't wait for an ALTER
-// TABLE that waits for the transaction itself.
+// TestRowsBesideDDL: the first read, on another connection, doesn't wait for an ALTER TABLE that waits for the transaction itself.
 func TestRowsBesideDDL(t *testing.T) {
 	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		db, id, table := e.openPlugin(t), newID(), e.names.tables["Parcel"]

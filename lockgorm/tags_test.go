@@ -89,8 +89,7 @@ var (
 	boxes   = txlock.NewFamily[uint]("box")
 )
 
-// TestTags demands that tagged models are locked as their families say, and that a create
-// whose key the database makes asks for nothing.
+// TestTags: tagged models are locked as their families say, and a create whose key the database makes asks for nothing.
 func TestTags(t *testing.T) {
 	each(t, []string{"Parcel", "Chest", "Box"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		code := "chest-" + t.Name()
@@ -230,9 +229,7 @@ func (sixteen) Value(_ context.Context, _ *schema.Field, _ reflect.Value, value 
 	return value.(uuid.UUID).MarshalBinary()
 }
 
-func init() {
-	schema.RegisterSerializer("sixteen", sixteen{})
-}
+func init() { schema.RegisterSerializer("sixteen", sixteen{}) }
 
 // lockedBy demands that a write succeeds and holds the key until its transaction ends.
 func (e *env) lockedBy(t *testing.T, db *gorm.DB, what string, key txlock.Key, write func(tx *gorm.DB) error) {
@@ -258,8 +255,7 @@ func (e *env) lockWrites(t *testing.T, db *gorm.DB, what string, key txlock.Key,
 	})
 }
 
-// TestTagsOfChangedModels locks the record that is written if a hook has changed the primary key,
-// and compares primary keys as they are stored, and not as their String method shows them.
+// TestTagsOfChangedModels locks the record that is written if a hook has changed the primary key, and compares keys as they are stored.
 func TestTagsOfChangedModels(t *testing.T) {
 	eachSetting(t, []string{"Parole"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		key := txlock.NewFamily[string]("parole", txlock.Exact()).Key("sesame")
@@ -295,8 +291,7 @@ func TestTagsOfSerializedKeys(t *testing.T) {
 	})
 }
 
-// TestTagsOfJoinTables leaves out what is no primary key of the model itself: the columns
-// of join tables, to which GORM copies the tags, and fields that it ignores.
+// TestTagsOfJoinTables leaves out the columns of join tables, to which GORM copies the tags, and fields that it ignores.
 func TestTagsOfJoinTables(t *testing.T) {
 	eachGuarded(t, []string{"Pallet", "Sticker"}, func(t *testing.T, e *env) {
 		e.Exec(t, "CREATE TABLE IF NOT EXISTS pallet_stickers (pallet_id BIGINT, sticker_id BIGINT, PRIMARY KEY (pallet_id, sticker_id))")
@@ -309,9 +304,9 @@ func TestTagsOfJoinTables(t *testing.T) {
 		e.lockedBy(t, db, "append", key, func(tx *gorm.DB) error { return tx.Model(&pallet).Association("Stickers").Append(&Sticker{}) })
 		stickers := func() *gorm.Association { return db.Model(&pallet).Association("Stickers") }
 		noError(t, stickers().Replace(&Sticker{ID: id}))
-		equal(t, "stickers after Replace", stickers().Count(), 1)
+		leasetest.Equal(t, "stickers after Replace", stickers().Count(), 1)
 		noError(t, stickers().Clear())
-		equal(t, "stickers after Clear", stickers().Count(), 0)
+		leasetest.Equal(t, "stickers after Clear", stickers().Count(), 0)
 		noError(t, db.Create(&Pallet{ID: newID(), Stickers: []Sticker{{ID: id}}}).Error)
 		noError(t, db.Select("Stickers").Delete(&pallet).Error)
 	})
@@ -338,8 +333,7 @@ var (
 	tickets = txlock.NewFamily[string]("ticket", txlock.Hashed(), txlock.Fold("utf8mb4_bin"))
 )
 
-// TestFoldedTags demands that every spelling of a row is locked by the one key that the
-// family has for it, whoever else uses the family.
+// TestFoldedTags: every spelling of a row is locked by the one key that the family has for it, whoever else uses the family.
 func TestFoldedTags(t *testing.T) {
 	eachGuarded(t, []string{"Coupon", "Ticket"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		key, ticket := coupons.Key("bob"), tickets.Key("Jörg")
@@ -391,8 +385,7 @@ type (
 	}
 )
 
-// TestLookupsFixNoSnapshot proves that to look a column up locks nothing, and that a row that is
-// committed afterwards is seen. TestMockExpectsNoLookups counts the statements.
+// TestLookupsFixNoSnapshot: to look a column up locks nothing, and a row that is committed afterwards is seen.
 func TestLookupsFixNoSnapshot(t *testing.T) {
 	each(t, nil, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable} {
@@ -438,9 +431,8 @@ func TestCheck(t *testing.T) {
 		} {
 			db := e.open(t)
 			err := db.Use(lockgorm.New(lockgorm.Check(&Parcel{}, c.model)))
-			if err == nil || c.want != nil && !strings.Contains(err.Error(), c.want.Error()) || !strings.Contains(err.Error(), c.cure) {
-				t.Errorf("%s: %v, want %v and %q", name, err, c.want, c.cure)
-			}
+			testdb.ErrorIf(t, err == nil || c.want != nil && !strings.Contains(err.Error(), c.want.Error()) || !strings.Contains(err.Error(), c.cure),
+				"%s: %v, want %v and %q", name, err, c.want, c.cure)
 			noError(t, db.Use(lockgorm.New())) // nothing of the first was left
 		}
 		for _, kind := range []string{"UUID", "INET6"} { // which MariaDB tells as texts of that collation
@@ -481,8 +473,7 @@ func mocked(t *testing.T, options ...lockgorm.Option) (*gorm.DB, *locktest.Kit, 
 	return used(t, db, options...), kit, mock
 }
 
-// TestMockExpectsNoLookups writes tagged models over a mock: what a column is, is asked for
-// only where a string isn't declared binary, and then once.
+// TestMockExpectsNoLookups writes tagged models over a mock: what a column is, is asked for only where a string isn't declared binary, and then once.
 func TestMockExpectsNoLookups(t *testing.T) {
 	t.Parallel()
 	db, kit, mock := mocked(t, lockgorm.In("shop"))
@@ -516,8 +507,7 @@ func TestMockExpectsNoLookups(t *testing.T) {
 	write(&Stamp{Code: "A"}, family("stamp").Key("a"), lookup("stamps", "utf8_general_ci")) // as old servers call it
 }
 
-// TestMockOfAnUnknownColumn has a mock that expects no such question, or whose server
-// answers that the column is case insensitive. Keys that differ by what fills up a column are refused.
+// TestMockOfAnUnknownColumn: a model is refused whose column can't be looked up or is case insensitive, and keys that differ by what fills it up.
 func TestMockOfAnUnknownColumn(t *testing.T) {
 	t.Parallel()
 	db, _, mock := mocked(t)

@@ -32,8 +32,7 @@ func onTiDB(t *testing.T, guarded bool) (*testdb.DB, *gorm.DB) {
 	return pool, db
 }
 
-// TestTiDBRefused: on TiDB each call and each write of a tagged model is refused on a pool that is
-// not guarded, and on one that is what needs shared locks, and upserts; nothing is written.
+// TestTiDBRefused: on TiDB a plain pool is refused whatever locks, and a guarded one shared locks and upserts; nothing is written.
 func TestTiDBRefused(t *testing.T) {
 	for _, guarded := range []bool{false, true} {
 		pool, db := onTiDB(t, guarded)
@@ -56,9 +55,8 @@ func TestTiDBRefused(t *testing.T) {
 			maps.Copy(calls, onOtherEngine(func(id int64) *tidbOrder { return &tidbOrder{ID: id} }))
 		}
 		for name, call := range calls {
-			if err := call(db); !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan) {
-				t.Errorf("%s, guarded %t: %v, want ErrEngine", name, guarded, err)
-			}
+			err := call(db)
+			testdb.ErrorIf(t, !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan), "%s, guarded %t: %v, want ErrEngine", name, guarded, err)
 		}
 		var n, sum int
 		noError(t, pool.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*), SUM(n) FROM orders").Scan(&n, &sum))
@@ -66,8 +64,7 @@ func TestTiDBRefused(t *testing.T) {
 	}
 }
 
-// TestTiDBReadBeforeLock: Transaction chooses READ COMMITTED, refuses a lock after a read, and
-// runs again at the session's level.
+// TestTiDBReadBeforeLock: Transaction chooses READ COMMITTED, refuses a lock after a read, and runs again at the session's level.
 func TestTiDBReadBeforeLock(t *testing.T) {
 	_, db := onTiDB(t, true)
 	noError(t, db.Create(&tidbOrder{ID: 3, N: 1}).Error)
@@ -89,9 +86,8 @@ func TestTiDBReadBeforeLock(t *testing.T) {
 	}))
 	var last tidbOrder
 	noError(t, db.First(&last, 3).Error)
-	if last.N != 4 || runs != 3 || fresh != 1 {
-		t.Errorf("%d after %d runs, want 4 after 3; %d read what was committed meanwhile, want the first", last.N, runs, fresh)
-	}
+	testdb.ErrorIf(t, last.N != 4 || runs != 3 || fresh != 1,
+		"%d after %d runs, want 4 after 3; %d read what was committed meanwhile, want the first", last.N, runs, fresh)
 }
 
 // tidbOrder is a tagged model.

@@ -42,7 +42,7 @@ func TestTransactionNested(t *testing.T) {
 				}), txlock.ErrConflict)
 				return tx.Error
 			}))
-			equal(t, name+": runs of the failing block", runs, 1)
+			leasetest.Equal(t, name+": runs of the failing block", runs, 1)
 			e.wantFree(t, name+": a lock outlives the outermost transaction", inner, outer, failing)
 		}
 		e.wantRows(t, "the blocks that went well", 3, "Note", "n = 1")
@@ -73,9 +73,9 @@ func TestTransactionRetries(t *testing.T) {
 				return nil
 			}))
 			noError(t, db.Error)
-			equal(t, name+": runs", runs, 2)
+			leasetest.Equal(t, name+": runs", runs, 2)
 			told := fmt.Sprintf("msg=\"transaction retried\" key=%s ", key)
-			equal(t, name+": the observer is told once", strings.Count(log.String(), told) == 1, e.guarded)
+			leasetest.Equal(t, name+": the observer is told once", strings.Count(log.String(), told) == 1, e.guarded)
 		}
 		e.wantRows(t, "rows, want one of each second run", 2, "Note", "n = 5")
 	})
@@ -92,7 +92,7 @@ func TestTransactionOptions(t *testing.T) {
 				noError(t, tx.First(&before, 1).Error)
 				e.Exec(t, "UPDATE "+e.names.tables["Note"]+" SET n = 1 WHERE id = 1")
 				noError(t, tx.First(&after, 1).Error)
-				equal(t, fmt.Sprintf("%v: a second read", level), after.N, sees)
+				leasetest.Equal(t, fmt.Sprintf("%v: a second read", level), after.N, sees)
 				return nil
 			}, &sql.TxOptions{Isolation: level}))
 		}
@@ -137,9 +137,8 @@ var outermost = map[string]func(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB
 	},
 }
 
-// TestTransactionNeverRepeatsCommitted has a statement end the transaction behind a write, and the
-// function then return nil or have a deadlock: what was committed is not written again, and the
-// error says what the statement did. What was rolled back isn't said to be committed.
+// TestTransactionNeverRepeatsCommitted has a statement end the transaction behind a write, and the function then return nil or have a deadlock: what
+// was committed is not written again, and the error says what the statement did. What was rolled back isn't said to be committed.
 func TestTransactionNeverRepeatsCommitted(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		table := e.names.tables["Note"]
@@ -173,8 +172,7 @@ func TestTransactionNeverRepeatsCommitted(t *testing.T) {
 	})
 }
 
-// TestUnknownOutcome loses the connection with the text that commits, or with its reply, on
-// guarded and plain pools: nothing is run again, and the error says why.
+// TestUnknownOutcome: what loses the connection with the text that commits, or with its reply, isn't run again, and the error says why.
 func TestUnknownOutcome(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		insert := "INSERT INTO " + e.names.tables["Note"] + " (n) VALUES (1)"
@@ -184,16 +182,14 @@ func TestUnknownOutcome(t *testing.T) {
 			for name, run := range outermost {
 				runs := 0
 				err := run(db, onceKey(), func(tx *gorm.DB) error { runs++; return tx.Exec(insert).Error })
-				if !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || runs != 1 {
-					t.Errorf("%s, arrives %t: %d runs, %v", name, arrives, runs, err)
-				}
+				testdb.ErrorIf(t, !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || runs != 1,
+					"%s, arrives %t: %d runs, %v", name, arrives, runs, err)
 			}
 		}
 	})
 }
 
-// TestAfterCommit proves that what a transaction has registered, in a nested block too, is called when it is
-// committed, and not after a rollback.
+// TestAfterCommit: what a transaction has registered, in a nested block too, is called when it is committed, and not after a rollback.
 func TestAfterCommit(t *testing.T) {
 	eachGuarded(t, nil, func(t *testing.T, e *env) {
 		db, called := e.open(t), make(chan error, 16)
@@ -253,12 +249,12 @@ func TestOnceValue(t *testing.T) {
 				return note, tx.Create(&note).Error
 			})
 			noError(t, err)
-			equal(t, "the value", note, Note{ID: 7})
-			equal(t, "it is first", first, i == 0)
+			leasetest.Equal(t, "the value", note, Note{ID: 7})
+			leasetest.Equal(t, "it is first", first, i == 0)
 		}
 		_, first, err := lockgorm.OnceValue(db, onceKey(), func(tx *gorm.DB) (func(), error) { return nil, tx.Create(&Note{ID: 1}).Error })
 		wantError(t, "a function", err, txlock.ErrResult)
-		equal(t, "a function is first", first, false)
+		leasetest.Equal(t, "a function is first", first, false)
 		e.wantRows(t, "all", 1, "Note", "1 = 1")
 		_, _, err = lockgorm.OnceValue[int](db, key, nil)
 		wantFailure(t, "nil function", err)
@@ -289,7 +285,7 @@ func TestOnceHandler(t *testing.T) {
 			r.Header.Set("Idempotency-Key", key)
 			lockgorm.OnceHandler(db, handler, idempotency.KeyRequired()).ServeHTTP(w, r)
 			status = http.StatusCreated
-			equal(t, "the status of request "+strconv.Itoa(i), w.Code, want)
+			leasetest.Equal(t, "the status of request "+strconv.Itoa(i), w.Code, want)
 		}
 		n := e.count(t, "Note", "1 = 1")
 		testdb.ErrorIf(t, n != 1 || calls != 2 || lockgorm.TxOf(t.Context()) != nil, "%d notes of %d calls", n, calls)

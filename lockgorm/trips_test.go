@@ -27,8 +27,7 @@ func (e *env) counting(t *testing.T, connections int) (*gorm.DB, *testdb.Trips) 
 	return db, trips
 }
 
-// TestTrips counts round trips: a transaction with a lock has no more of them than the same transaction without,
-// for which MySQL needs procedures.
+// TestTrips counts round trips: a transaction with a lock has no more of them than the same transaction without, for which MySQL needs procedures.
 func TestTrips(t *testing.T) {
 	eachGuarded(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db, trips := e.counting(t, 1)
@@ -56,7 +55,7 @@ func TestTrips(t *testing.T) {
 			"Optimistic":    {without + 2*begin, func() error { return lockgorm.Optimistic(db, key, write) }}, // the version is compared before COMMIT
 			"no statements": {0, func() error { return db.Transaction(func(*gorm.DB) error { return nil }) }},
 		} {
-			equal(t, what, one(want.run), want.trips)
+			leasetest.Equal(t, what, one(want.run), want.trips)
 		}
 		noError(t, db.Use(lockgorm.New()))
 		note := Note{ID: newID(), N: 100}
@@ -88,8 +87,7 @@ func TestTrips(t *testing.T) {
 	})
 }
 
-// TestTripsOfConditions counts the round trips of updates: those whose rows are known have one
-// for the lock, which a transaction of their own merges with BEGIN, and others two more.
+// TestTripsOfConditions: updates whose rows are known have one round trip for the lock, which BEGIN may share, and others two more.
 func TestTripsOfConditions(t *testing.T) {
 	eachGuarded(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		plain, tripsOfPlain := e.counting(t, 2)
@@ -118,7 +116,7 @@ func TestTripsOfConditions(t *testing.T) {
 					took[i] = trips.Count() + tripsOfPlain.Count() - before
 				}
 			}
-			equal(t, what+": more round trips than without the plugin", took[1]-took[0], want)
+			leasetest.Equal(t, what+": more round trips than without the plugin", took[1]-took[0], want)
 		}
 		without := e.Engine() == testdb.MySQL && testdb.WithoutProcedures()
 		for what, c := range map[string]struct{ rows, keys int }{"id = ?": {0, 1}, "id IN (?, 77)": {0, 2}, "n = ?": {2, 2}, "n = - ?": {2, 0}} {
@@ -144,8 +142,7 @@ type Audited struct {
 // AfterSave would be called behind the COMMIT.
 func (*Audited) AfterSave(*gorm.DB) error { return errors.New("behind the commit") }
 
-// TestCommitWithRefused proves that a write isn't the last of its transaction where GORM or the
-// plugin sends more behind it, or where something else isn't a write.
+// TestCommitWithRefused: a write isn't the last of its transaction where GORM or the plugin sends more behind it.
 func TestCommitWithRefused(t *testing.T) {
 	eachGuarded(t, []string{"Order", "Item", "Note"}, func(t *testing.T, e *env) {
 		e.names.tables["Audited"] = e.names.tables["Note"]
@@ -208,8 +205,7 @@ func TestCommitWithRefused(t *testing.T) {
 
 func scopeOf(t *testing.T, tx *gorm.DB) *txlock.Scope {
 	t.Helper()
-	scope := leasetest.Got(lockgorm.Join(tx))(t)
-	return scope
+	return leasetest.Got(lockgorm.Join(tx))(t)
 }
 
 var (
@@ -226,14 +222,9 @@ func nested(t *testing.T, e *env) map[string]*gorm.DB {
 	}
 }
 
-// TestWaitForItself writes by the outer db inside of Transaction, and begins another one:
-// both would wait for the transaction in which they are called.
+// TestWaitForItself writes by the outer db inside of Transaction, and begins another one. A plain pool waits: see txlock's TestWaitOnAPlainPool.
 func TestWaitForItself(t *testing.T) {
-	each(t, []string{"Order"}, func(t *testing.T, e *env) {
-		if !e.guarded { // which waits: see txlock's TestWaitOnAPlainPool
-			return
-		}
-		db := used(t, e.open(t))
+	eachGuarded(t, []string{"Order"}, withPlugin(func(t *testing.T, _ *env, db *gorm.DB) {
 		id := newID()
 		noError(t, db.Create(&Order{ID: id}).Error)
 		write := func(db *gorm.DB) error { return db.Model(&Order{ID: id}).Update("n", 1).Error }
@@ -242,13 +233,12 @@ func TestWaitForItself(t *testing.T) {
 			"Transaction": func() error { return lockgorm.Transaction(db, orders.Keys(id), write) },
 		} {
 			err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error { return errors.Join(write(tx), call()) })
-			var held *txlock.HeldError
-			if wantError(t, what, err, txlock.ErrWaitTimeout); !errors.As(err, &held) || !held.Here || !strings.Contains(err.Error(), "would wait for itself") {
-				t.Errorf("%s: %v", what, err)
-			}
+			held := new(txlock.HeldError)
+			testdb.ErrorIf(t, !errors.Is(err, txlock.ErrWaitTimeout) || !errors.As(err, &held) || !held.Here, "%s: %v", what, err)
+			wantFailure(t, what, err, "would wait for itself")
 		}
 		noError(t, write(db))
-	})
+	}))
 }
 
 // send sends a statement in a transaction that is not prepared: servers prepare no SAVEPOINT.
@@ -258,8 +248,7 @@ func send(t *testing.T, tx *gorm.DB, text string) {
 	noError(t, second(pool.ExecContext(tx.Statement.Context, text)))
 }
 
-// TestNestedNotUndone has the ROLLBACK TO of a nested transaction fail, and swallows its error: GORM
-// would commit what the nested one has done. None of it may stay, and the outcome must be told.
+// TestNestedNotUndone: what a nested transaction has done whose ROLLBACK TO fails, and is swallowed, doesn't stay, and the outcome is told.
 func TestNestedNotUndone(t *testing.T) {
 	// loses is what a nested transaction does whose savepoint is gone when it fails.
 	loses := func(t *testing.T, end func() error) func(tx *gorm.DB) error {
@@ -323,8 +312,7 @@ func TestNestedNotUndone(t *testing.T) {
 	})
 }
 
-// TestErrorOfTheHandle proves that a transaction whose handle has an error is rolled back: with it
-// GORM's Commit commits, and returns that error.
+// TestErrorOfTheHandle: a transaction whose handle has an error is rolled back: with it GORM's Commit commits, and returns that error.
 func TestErrorOfTheHandle(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		for name, fail := range map[string]func(tx *gorm.DB){
@@ -342,9 +330,8 @@ func TestErrorOfTheHandle(t *testing.T) {
 	})
 }
 
-// TestCommitWithNotUndone proves that a write doesn't commit what a nested transaction before it
-// couldn't undo, whether the clause or the method of the scope says that it is the last; and that a
-// nested Transaction whose savepoint undoes that fails, and leaves the outer one as it is.
+// TestCommitWithNotUndone: a write doesn't commit what a nested transaction before it couldn't undo, whether the clause or the method of the scope
+// says that it is the last; and a nested Transaction whose savepoint undoes that fails, and leaves the outer one as it is.
 func TestCommitWithNotUndone(t *testing.T) {
 	eachGuarded(t, []string{"Note"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		for _, last := range []func(tx *gorm.DB) *gorm.DB{
@@ -381,8 +368,7 @@ func TestCommitWithNotUndone(t *testing.T) {
 	}))
 }
 
-// deadlock makes one statement of tx, which needs no transaction, the victim of a deadlock with
-// somebody who has written more, and returns its error. It needs the table of Note.
+// deadlock makes one statement of tx the victim of a deadlock, and returns its error. It needs the table of Note.
 func (e *env) deadlock(t *testing.T, tx *gorm.DB) error {
 	t.Helper()
 	table := e.names.tables["Note"]

@@ -16,14 +16,14 @@ import (
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestAssignmentsAreOne proves that, in a record that is locked or compared, the value
-// for one column can't set another one, and that every single expression is allowed.
+// TestAssignmentsAreOne: the value for one column of a record that is locked or compared can't set another, and every single expression is allowed.
 func TestAssignmentsAreOne(t *testing.T) {
 	innocent := map[string]func(e *env) any{
 		"a number":   func(*env) any { return gorm.Expr("n + ?", 5) },
@@ -112,7 +112,7 @@ func TestVersionOfEveryUpdate(t *testing.T) {
 					mine = load(t, db, d.ID)
 					noError(t, db.Delete(load(t, db, d.ID)).Error)
 					wantError(t, what+" of a deleted row", write(db, mine).Error, gorm.ErrRecordNotFound)
-					equal(t, what+" of a deleted row, version", mine.Version, touched)
+					leasetest.Equal(t, what+" of a deleted row, version", mine.Version, touched)
 					e.wantRows(t, what+" of a deleted row", 0, "Doc", "id = ?", d.ID)
 				}
 			}
@@ -120,8 +120,7 @@ func TestVersionOfEveryUpdate(t *testing.T) {
 	})
 }
 
-// TestVersionOfARowMadeAnew proves that somebody who has loaded a row can't overwrite the
-// row that was created in its place from another copy.
+// TestVersionOfARowMadeAnew: somebody who has loaded a row can't overwrite the row that was created in its place from another copy.
 func TestVersionOfARowMadeAnew(t *testing.T) {
 	deletes := map[string]func(tx *gorm.DB, d *Doc) error{
 		"Delete":     func(tx *gorm.DB, d *Doc) error { return tx.Delete(d).Error },
@@ -140,9 +139,8 @@ func TestVersionOfARowMadeAnew(t *testing.T) {
 				return errors.Join(remove(tx, mine), create(tx.Session(&gorm.Session{NewDB: true}), mine))
 			}))
 			now := e.version(t, mine.ID)
-			if now == others.Version || now == 1 {
-				t.Errorf("%s: the row that was made again has version %d, the earlier one had %d", what, now, others.Version)
-			}
+			testdb.ErrorIf(t, now == others.Version || now == 1,
+				"%s: the row that was made again has version %d, the earlier one had %d", what, now, others.Version)
 			wantError(t, what, db.Model(others).Update("n", 9).Error, txlock.ErrConflict)
 			if !strings.HasPrefix(what, "an association") {
 				noError(t, db.Model(mine).Update("n", 5).Error)
@@ -166,8 +164,7 @@ func eachPair[A, B any](t *testing.T, e *env, as map[string]A, bs map[string]B, 
 	}
 }
 
-// TestVersionAfterRollback proves that a model whose write was rolled back, in whatever way, has no version that
-// another's commit has: its next write is a conflict, and the other's change stays.
+// TestVersionAfterRollback: a model whose write was rolled back, in whatever way, has no version that another's commit has.
 func TestVersionAfterRollback(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		eachPair(t, e, writes, undone, func(what string, db *gorm.DB, write func(tx *gorm.DB, d *Doc) *gorm.DB, undo undoing) {
@@ -183,8 +180,7 @@ func TestVersionAfterRollback(t *testing.T) {
 	})
 }
 
-// TestVersionColumnTooSmall proves that the first create fails if the column can't hold the versions, and that
-// without strict mode, when the server cuts numbers, no update is lost.
+// TestVersionColumnTooSmall: the first create fails if the column can't hold the versions, and without strict mode no update is lost.
 func TestVersionColumnTooSmall(t *testing.T) {
 	const layout = serial + "name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, shelf_id BIGINT, version "
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
@@ -224,7 +220,7 @@ func TestVersionColumnTooSmall(t *testing.T) {
 				}
 				fresh := new(Doc)
 				noError(t, db.Table(table).First(fresh, d.ID).Error)
-				equal(t, fmt.Sprintf("%s: after %d", kind, version), [2]int64{int64(fresh.Version), fresh.N}, [2]int64{int64(d.Version), 3})
+				leasetest.Equal(t, fmt.Sprintf("%s: after %d", kind, version), [2]int64{int64(fresh.Version), fresh.N}, [2]int64{int64(d.Version), 3})
 			}
 		}
 	})
@@ -581,14 +577,12 @@ func TestRandomConditions(t *testing.T) {
 					err := f.write(chain, models(t, tx, model, ids))
 					after := e.content(t, tx, model)
 					for id, was := range before {
-						if after[id] != was && !slices.Contains(ids, id) {
-							t.Errorf("LOCKSTEP_SEED=%d, try %d: row %d was changed beside %v by %q", seed, try, id, ids, text.texts)
-						}
+						testdb.ErrorIf(t, after[id] != was && !slices.Contains(ids, id),
+							"LOCKSTEP_SEED=%d, try %d: row %d was changed beside %v by %q", seed, try, id, ids, text.texts)
 					}
 					for id := range after {
-						if before[id] == "" && model == "Order" {
-							t.Errorf("LOCKSTEP_SEED=%d, try %d: row %d was made out of %v by %q", seed, try, id, ids, text.texts)
-						}
+						testdb.ErrorIf(t, before[id] == "" && model == "Order",
+							"LOCKSTEP_SEED=%d, try %d: row %d was made out of %v by %q", seed, try, id, ids, text.texts)
 					}
 					if err != nil {
 						refused++
@@ -602,9 +596,7 @@ func TestRandomConditions(t *testing.T) {
 				}
 			}
 			t.Logf("%s: %d tries, %d have changed rows of their models, %d are errors", model, tries, changed, refused)
-			if changed < tries/50 || refused < tries/50 {
-				t.Errorf("%s: of %d tries %d have changed rows, %d were refused", model, tries, changed, refused)
-			}
+			testdb.ErrorIf(t, changed < tries/50 || refused < tries/50, "%s: of %d tries %d have changed rows, %d were refused", model, tries, changed, refused)
 		}
 	}))
 }

@@ -10,13 +10,13 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestConflictThatTheServerFinds proves that a row which somebody else has changed since the snapshot is a conflict
-// in every write, also where the server refuses it by itself, and that another run may end otherwise.
+// TestConflictThatTheServerFinds: a row that was changed since the snapshot is a conflict in every write, also where the server refuses it.
 func TestConflictThatTheServerFinds(t *testing.T) {
 	each(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openDSN(t, e.DSN(func(cfg *driver.Config) {
@@ -64,8 +64,7 @@ func (a attempt) seen(fn func(tx *gorm.DB) error) (d *Doc, err error) {
 	return d, err
 }
 
-// conflicts are transactions that end in a conflict, and how many runs it takes until one of them
-// doesn't: with one run the conflict is returned.
+// conflicts are transactions that end in a conflict, and how many runs it takes until one of them doesn't: with one run the conflict is returned.
 var conflicts = map[string]struct {
 	runs int
 	do   func(a attempt) error
@@ -164,9 +163,7 @@ func after(read func(tx *gorm.DB, d *Doc) error) func(a attempt) error {
 	}
 }
 
-// TestConflictIsRunAgain proves that a transaction is run again only after a conflict that another
-// run may not have: with another's commit, of a version that it has loaded itself, and not with
-// something that it has done itself, and perhaps undone.
+// TestConflictIsRunAgain: a transaction is run again only after a conflict with another's commit, of a version that it has loaded itself.
 func TestConflictIsRunAgain(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		for name, configure := range configs {
@@ -181,9 +178,8 @@ func TestConflictIsRunAgain(t *testing.T) {
 						}
 					}})
 				})
-				if runs != want.runs || (want.runs == 1) != errors.Is(err, txlock.ErrConflict) || txlock.Retryable(err) {
-					t.Errorf("%s, %s: %d runs, want %d: %v", name, way, runs, want.runs, err)
-				}
+				testdb.ErrorIf(t, runs != want.runs || (want.runs == 1) != errors.Is(err, txlock.ErrConflict) || txlock.Retryable(err),
+					"%s, %s: %d runs, want %d: %v", name, way, runs, want.runs, err)
 			}
 		}
 	})
@@ -200,7 +196,7 @@ func TestVersionOfTheSameRowTwice(t *testing.T) {
 			docs := batch(d)
 			noError(t, db.Model(docs).Update("n", 5).Error)
 			if values, ok := docs.(*[]Doc); ok {
-				equal(t, name, (*values)[0].Version, (*values)[1].Version)
+				leasetest.Equal(t, name, (*values)[0].Version, (*values)[1].Version)
 				*d = (*values)[1]
 			}
 			e.is(t, name, d, d.Version, 5)
@@ -216,9 +212,8 @@ func TestVersionOfTheSameRowTwice(t *testing.T) {
 				wantError(t, name+", both are old, "+what, write([]*Doc{&stale, &stale, other}), txlock.ErrConflict)
 				err := write([]*Doc{d, d, {ID: -newID(), Version: 7}})
 				wantError(t, name+", another is gone, "+what, err, gorm.ErrRecordNotFound)
-				if errors.Is(err, txlock.ErrConflict) || !strings.Contains(err.Error(), "1 of 2") {
-					t.Errorf("%s, another is gone, %s: %v", name, what, err)
-				}
+				testdb.ErrorIf(t, errors.Is(err, txlock.ErrConflict) || !strings.Contains(err.Error(), "1 of 2"),
+					"%s, another is gone, %s: %v", name, what, err)
 				e.is(t, name+", "+what, d, d.Version, 5)
 			}
 			noError(t, db.Delete(batch(d)).Error)
@@ -278,8 +273,7 @@ var undone = map[string]undoing{
 	},
 }
 
-// TestVersionOfUndoneCreates proves the same for models that were created, deleted softly, or created
-// with their parent, and for uncommitted versions that were read.
+// TestVersionOfUndoneCreates: the same for models that were created, also with their parent, or deleted softly, and for uncommitted reads.
 func TestVersionOfUndoneCreates(t *testing.T) {
 	eachGuarded(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		for _, end := range []string{"Transaction", "a savepoint"} { // TestVersionAfterRollback has all

@@ -93,9 +93,7 @@ func TestKeepVersion(t *testing.T) {
 		e.is(t, "a batch", rest[0], 13, 0)
 		e.is(t, "without one", rest[1], rest[1].Version, 0)
 		e.is(t, "the next batch", rest[2], 14, 0)
-		if rest[1].Version < 15 {
-			t.Errorf("what carries none has version %d", rest[1].Version)
-		}
+		testdb.ErrorIf(t, rest[1].Version < 15, "what carries none has version %d", rest[1].Version)
 		values := map[string]any{"id": newID(), "version": 15}
 		noError(t, keep.Model(&Doc{}).Create(values).Error)
 		e.is(t, "a map", &Doc{ID: values["id"].(int64)}, 15, 0)
@@ -107,18 +105,18 @@ func TestKeepVersion(t *testing.T) {
 		noError(t, keep.Create(graph).Error)
 		e.wantRows(t, "a child has another version than it carries", 1, "Page", "id = ? AND row_version = 19", graph.Pages[0].ID)
 		wantFailure(t, "an import of what is there", keep.Create(graph).Error)
-		equal(t, "its version", graph.Version, 18)
+		leasetest.Equal(t, "its version", graph.Version, 18)
 		noError(t, db.Model(one).Update("n", 5).Error)
 		wantError(t, "an upsert", keep.Clauses(clause.OnConflict{UpdateAll: true}).Create(&Doc{ID: id, Version: 12}).Error, lockgorm.ErrVersion)
 
 		// What the callbacks have changed in the statement is restored.
 		values = map[string]any{"id": newID()}
 		noError(t, db.Model(&Doc{}).Create(values).Error)
-		equal(t, "values of the caller's map", len(values), 1)
+		leasetest.Equal(t, "values of the caller's map", len(values), 1)
 		values = map[string]any{"id": newID(), "version": 15}
 		chain := db.Model(&Doc{}).Select("id").Omit("version")
 		noError(t, chain.Create(values).Error)
-		equal(t, "afterwards", fmt.Sprint(values["version"], chain.Statement.Selects, chain.Statement.Omits), "15 [id] [version]")
+		leasetest.Equal(t, "afterwards", fmt.Sprint(values["version"], chain.Statement.Selects, chain.Statement.Omits), "15 [id] [version]")
 		for what, write := range map[string]func(tx *gorm.DB) error{
 			"by value":      func(tx *gorm.DB) error { return tx.Create(Doc{ID: newID(), Version: 3}).Error },
 			"by value, new": func(tx *gorm.DB) error { return tx.Create(Doc{ID: newID()}).Error },
@@ -156,8 +154,7 @@ func TestVersionOfAnUpsertOfAHook(t *testing.T) {
 	}))
 }
 
-// TestFormOfAnOlderVersion proves that the values of a form are refused, and not sent, if
-// somebody else has changed the record since the form was filled in.
+// TestFormOfAnOlderVersion: the values of a form are refused, and not sent, if somebody else has changed the record since the form was filled in.
 func TestFormOfAnOlderVersion(t *testing.T) {
 	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		d := newDoc(t, db)
@@ -182,8 +179,7 @@ func TestFormOfAnOlderVersion(t *testing.T) {
 	}))
 }
 
-// TestLoadedChildrenAreRefusedFirst proves that a write which would also save loaded models with a version is
-// refused before anything is written, and that a transaction goes on.
+// TestLoadedChildrenAreRefusedFirst: a write that would also save loaded models with a version is refused before anything is written.
 func TestLoadedChildrenAreRefusedFirst(t *testing.T) {
 	full := func(tx *gorm.DB) *gorm.DB { return tx.Session(&gorm.Session{FullSaveAssociations: true}) }
 	notes := func(tx *gorm.DB) *gorm.Association { return tx.Model(&Shelf{ID: 1}).Association("Notes") }
@@ -302,7 +298,7 @@ func TestUpdateOfNothing(t *testing.T) {
 		}
 		e.wantRows(t, "a page was linked to a stale doc", pages, "Page", "TRUE")
 		noError(t, db.Model(d).Clauses(lockgorm.AnyVersion).Updates(map[string]any{}).Error)
-		equal(t, "the version, where nothing was sent", d.Version, first)
+		leasetest.Equal(t, "the version, where nothing was sent", d.Version, first)
 	}))
 }
 
@@ -345,7 +341,7 @@ func refuses(t *testing.T, what string, db *gorm.DB, want error, write func(tx *
 	t.Helper()
 	sent := watch(db)
 	wantError(t, what, write(sent.db), want)
-	equal(t, what+": statements", sent.n, 0)
+	leasetest.Equal(t, what+": statements", sent.n, 0)
 }
 
 // Plan is a table that AutoMigrate makes.
@@ -399,12 +395,11 @@ func TestVersionMigrates(t *testing.T) {
 			e.wantRows(t, name+": the row of before has no version 1", 1, name, "id = 1 AND version = 1")
 			var kind, nullable string
 			noError(t, e.Admin().QueryRowContext(t.Context(), "SELECT column_type, is_nullable FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? AND column_name = 'version'", table).Scan(&kind, &nullable))
-			if !strings.HasPrefix(kind, "bigint") || !strings.HasSuffix(kind, "unsigned") || nullable != "NO" {
-				t.Errorf("%s: %s, nullable %s", name, kind, nullable)
-			}
+			testdb.ErrorIf(t, !strings.HasPrefix(kind, "bigint") || !strings.HasSuffix(kind, "unsigned") || nullable != "NO",
+				"%s: %s, nullable %s", name, kind, nullable)
 			before := log.with("ALTER")
 			noError(t, db.AutoMigrate(model))
-			equal(t, name+": AutoMigrate again alters the table", log.with("ALTER"), before)
+			leasetest.Equal(t, name+": AutoMigrate again alters the table", log.with("ALTER"), before)
 		}
 		db := e.openPlugin(t)
 		e.names.tables["TwoVersions"] = "nowhere"
@@ -435,12 +430,11 @@ func TestVersionOfCompositeKeys(t *testing.T) {
 		wantError(t, "a deleted row", on().Model(&seats[1]).Update("guest", "y").Error, gorm.ErrRecordNotFound)
 		var left []Seat
 		noError(t, on().Order("hall").Find(&left).Error)
-		equal(t, "left", fmt.Sprint(left), fmt.Sprint([]Seat{seats[0], seats[2]}))
+		leasetest.Equal(t, "left", fmt.Sprint(left), fmt.Sprint([]Seat{seats[0], seats[2]}))
 	}))
 }
 
-// TestOptimisticOfGORM has others lock the key while its function runs: it is not locked, and the
-// transaction is run again, unless it is nested.
+// TestOptimisticOfGORM has others lock the key while its function runs: it is not locked, and the transaction is run again, unless it is nested.
 func TestOptimisticOfGORM(t *testing.T) {
 	eachSetting(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)
@@ -460,7 +454,7 @@ func TestOptimisticOfGORM(t *testing.T) {
 				}
 				return lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error { return nil })
 			}, &sql.TxOptions{Isolation: level}))
-			equal(t, "runs", runs, 3)
+			leasetest.Equal(t, "runs", runs, 3)
 		}
 		e.wantRows(t, "two updates were committed, the row shows others", 1, "Note", "n = 2")
 		key := e.ensured(t)
@@ -472,7 +466,7 @@ func TestOptimisticOfGORM(t *testing.T) {
 				return lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error { return nil })
 			})
 			wantError(t, "nested", err, txlock.ErrConflict)
-			equal(t, "runs of the nested one", runs, 1)
+			leasetest.Equal(t, "runs of the nested one", runs, 1)
 			return nil
 		}))
 		e.wantRows(t, "the savepoint was not rolled back", 1, "Note", "n = 2")
@@ -491,8 +485,7 @@ func TestOptimisticOfGORM(t *testing.T) {
 	})
 }
 
-// TestOptimisticOfItsOwnKey proves that fn may lock the key of Optimistic, by models or
-// by hand, and that others still cause a conflict.
+// TestOptimisticOfItsOwnKey: fn may lock the key of Optimistic, by models or by hand, and others still cause a conflict.
 func TestOptimisticOfItsOwnKey(t *testing.T) {
 	each(t, []string{"Order"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		raise := func(tx *gorm.DB, id int64) error {
@@ -556,8 +549,7 @@ func TestOptimisticOfItsOwnKey(t *testing.T) {
 	}))
 }
 
-// TestVersionedChildrenAreRefusedFirst proves that a change of an association by a where clause is refused before
-// anything is written, in the database or to the versions in memory, and that AnyVersion allows it.
+// TestVersionedChildrenAreRefusedFirst: a change of an association by a where clause is refused before anything is written; AnyVersion allows it.
 func TestVersionedChildrenAreRefusedFirst(t *testing.T) {
 	changes := map[string]func(a *gorm.Association, loaded *Doc) error{
 		"Replace by a new one": func(a *gorm.Association, _ *Doc) error { return a.Replace(&Page{N: 9}) },

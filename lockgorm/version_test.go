@@ -147,7 +147,7 @@ func TestVersionOfDeletes(t *testing.T) {
 			first := d.Version
 			touch(t, db, d.ID)
 			wantError(t, name+" of a lost race", remove(db, d).Error, txlock.ErrConflict)
-			equal(t, name+" of a lost race, the version", d.Version, first)
+			leasetest.Equal(t, name+" of a lost race, the version", d.Version, first)
 			e.wantRows(t, name+" of a lost race", 1, "Doc", "id = ?", d.ID)
 			d = load(t, db, d.ID)
 			affects(t, name, remove(db, d), 1)
@@ -162,7 +162,7 @@ func TestVersionOfDeletes(t *testing.T) {
 		wantError(t, "a soft delete of a lost race", db.Delete(&stale).Error, txlock.ErrConflict)
 		before := *s
 		e.wantRows(t, "a soft delete of a lost race", 1, "Sheet", "version = ? AND deleted_at IS NULL", before.Version)
-		equal(t, "the version after a lost soft delete", stale.Version == before.Version, false)
+		leasetest.Equal(t, "the version after a lost soft delete", stale.Version == before.Version, false)
 		noError(t, db.Delete(s).Error)
 		if s.Version <= before.Version || e.count(t, "Sheet", "id = ? AND version = ? AND deleted_at IS NOT NULL", id, s.Version) != 1 {
 			t.Errorf("after a soft delete: %+v", *s)
@@ -188,7 +188,7 @@ func TestVersionOfBatches(t *testing.T) {
 		noError(t, db.Model(&docs[1]).Update("n", 1).Error)
 		noError(t, db.Model(&docs).Update("n", 2).Error)
 		before := versions()
-		equal(t, "versions after a batch", before, rows())
+		leasetest.Equal(t, "versions after a batch", before, rows())
 		e.wantRows(t, "after a batch", 3, "Doc", "n = 2")
 		touch(t, db, docs[1].ID)
 		touched := rows()
@@ -197,7 +197,7 @@ func TestVersionOfBatches(t *testing.T) {
 			"delete": func() error { return db.Delete(&docs).Error },
 		} {
 			wantError(t, name+" with a lost race", write(), txlock.ErrConflict)
-			equal(t, name+" with a lost race, versions", [2]string{versions(), rows()}, [2]string{before, touched})
+			leasetest.Equal(t, name+" with a lost race, versions", [2]string{versions(), rows()}, [2]string{before, touched})
 			e.wantRows(t, name+" with a lost race", 3, "Doc", "n = 2")
 		}
 		docs[1] = *load(t, db, docs[1].ID)
@@ -205,7 +205,7 @@ func TestVersionOfBatches(t *testing.T) {
 		noError(t, db.Delete(load(t, db, docs[2].ID)).Error)
 		wantError(t, "a batch with a row that is gone", db.Model(&docs).Update("n", 9).Error, gorm.ErrRecordNotFound)
 		wantError(t, "a delete with a row that is gone", db.Delete(&docs).Error, gorm.ErrRecordNotFound)
-		equal(t, "versions with a row that is gone", versions(), before)
+		leasetest.Equal(t, "versions with a row that is gone", versions(), before)
 		e.wantRows(t, "with a row that is gone", 2, "Doc", "n = 2")
 		auto := used(t, e.open(t, func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true }))
 		wantError(t, "a batch in autocommit", auto.Model(&docs).Update("n", 9).Error, txlock.ErrNoTransaction)
@@ -216,8 +216,7 @@ func TestVersionOfBatches(t *testing.T) {
 	}))
 }
 
-// TestVersionIsNeeded proves that a write that can't be compared, or whose values set the version,
-// however it is written, is refused before anything is sent.
+// TestVersionIsNeeded: a write that can't be compared, or whose values set the version, however it is written, is refused before anything is sent.
 func TestVersionIsNeeded(t *testing.T) {
 	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		table, d := e.names.tables["Doc"], newDoc(t, db)
@@ -271,7 +270,7 @@ func TestVersionIsNeeded(t *testing.T) {
 		expression := gorm.Expr("5 WHERE id = 0 OR version = 1 -- ")
 		wantError(t, "in an expression", db.Model(d).Update("n", expression).Error, lockgorm.ErrVersion)
 		e.is(t, "after all", d, first, 0)
-		equal(t, "versions", [2]lockgorm.Version{partly.Version, d.Version}, [2]lockgorm.Version{0, first})
+		leasetest.Equal(t, "versions", [2]lockgorm.Version{partly.Version, d.Version}, [2]lockgorm.Version{0, first})
 	}))
 }
 
@@ -282,7 +281,7 @@ func TestVersionWithoutThePlugin(t *testing.T) {
 		e.Exec(t, "INSERT INTO "+e.names.tables["Sheet"]+" (id) VALUES (7)")
 		d, s := load(t, db, 7), new(Sheet)
 		noError(t, db.First(s, 7).Error)
-		equal(t, "loaded versions", [2]lockgorm.Version{d.Version, s.Version}, [2]lockgorm.Version{1, 1})
+		leasetest.Equal(t, "loaded versions", [2]lockgorm.Version{d.Version, s.Version}, [2]lockgorm.Version{1, 1})
 		for what, err := range map[string]error{
 			"Create": db.Create(&Doc{}).Error, "Save": db.Save(d).Error, "Update": db.Model(d).Update("n", 9).Error,
 			"Delete": db.Delete(d).Error, "a soft Delete": db.Delete(s).Error,
@@ -291,7 +290,7 @@ func TestVersionWithoutThePlugin(t *testing.T) {
 		}
 		wantFailure(t, "AnyVersion", db.Model(d).Clauses(lockgorm.AnyVersion).Update("n", 9).Error)
 		e.is(t, "after all", d, 1, 0)
-		equal(t, "its version", d.Version, 1)
+		leasetest.Equal(t, "its version", d.Version, 1)
 		e.wantRows(t, "all", 1, "Doc", "TRUE")
 		e.wantRows(t, "all", 1, "Sheet", "deleted_at IS NULL")
 	})
@@ -330,9 +329,7 @@ func TestAnyVersion(t *testing.T) {
 	}))
 }
 
-// TestVersionInMemory proves that after success a model has the row's version, and its
-// old one if the statement's transaction was rolled back. TestVersionAfterRollback and
-// TestConflictIsRunAgain have what is rolled back in a transaction of the program.
+// TestVersionInMemory: after success a model has the row's version, and its old one if the statement's transaction was rolled back.
 func TestVersionInMemory(t *testing.T) {
 	eachGuarded(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		broken := errors.New("a hook fails")
@@ -352,7 +349,7 @@ func TestVersionInMemory(t *testing.T) {
 				return broken
 			})
 			wantError(t, name, write(fails), broken)
-			equal(t, name+" after the rollback", d.Version, first)
+			leasetest.Equal(t, name+" after the rollback", d.Version, first)
 			e.is(t, name, d, first, 0)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -362,7 +359,7 @@ func TestVersionInMemory(t *testing.T) {
 		fails := withHook(db, func(*gorm.DB, int64) error { return broken })
 		unsaved := &Doc{}
 		wantError(t, "Create", fails.Create(unsaved).Error, broken)
-		equal(t, "the version after a create that was rolled back", unsaved.Version, 0)
+		leasetest.Equal(t, "the version after a create that was rolled back", unsaved.Version, 0)
 		e.wantRows(t, "after a create that was rolled back", 1, "Doc", "TRUE")
 		dry := db.Session(&gorm.Session{DryRun: true})
 		text := dry.Create(unsaved).Statement.SQL.String() + dry.Model(d).Update("n", 5).Statement.SQL.String()
@@ -380,11 +377,11 @@ func TestVersionInMemory(t *testing.T) {
 func TestVersionWritesAndReads(t *testing.T) {
 	t.Parallel()
 	text := leasetest.Got(json.Marshal(Author{ID: 1, Version: 7}))(t)
-	equal(t, "JSON", string(text), `{"ID":1,"Name":"","Version":7}`)
+	leasetest.Equal(t, "JSON", string(text), `{"ID":1,"Name":"","Version":7}`)
 	v := lockgorm.Version(3)
 	for _, value := range []any{int64(7), uint64(7), []byte("7"), "7", nil} {
 		noError(t, v.Scan(value))
-		equal(t, fmt.Sprintf("%T", value), v, map[bool]lockgorm.Version{true: 0, false: 7}[value == nil])
+		leasetest.Equal(t, fmt.Sprintf("%T", value), v, map[bool]lockgorm.Version{true: 0, false: 7}[value == nil])
 	}
 	for _, bad := range []any{int64(-1), "x", []byte(""), 1.5, true} {
 		wantFailure(t, fmt.Sprintf("%T %v", bad, bad), v.Scan(bad))
