@@ -17,22 +17,19 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
-	"github.com/google/uuid"
 
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/hidden"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/shopdb/shopdb"
-	"github.com/dca00107/lockstep/cmd/lockgen/testdata/types/types"
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 // golden are packages of testdata: four made by sqlc with other options from the same
 // queries, sqlc's own examples, and one with a column of every type.
 var golden = []string{
-	"shopdb/shopdb", "hidden/internal/hidden", "tagged/tagged", "examples/ondeck/ondeck", "prepared/prepared", "types/types",
+	"shopdb/shopdb", "hidden/internal/hidden", "tagged/tagged", "examples/ondeck/ondeck", "types/types", "prepared/prepared",
 	"examples/authors/authors", "examples/booktest/booktest",
 }
 
@@ -208,8 +205,7 @@ func (w *workspace) write(path, text string) {
 
 func (w *workspace) read(path string) string {
 	w.Helper()
-	text := leasetest.Got(os.ReadFile(path))(w.T)
-	return string(text)
+	return string(leasetest.Got(os.ReadFile(path))(w.T))
 }
 
 // replace replaces a text in a file.
@@ -277,74 +273,6 @@ func TestOnlyHas(t *testing.T) {
 		leasetest.Equal(t, sql, (only{"accounts", "Glance"}).has(q), want)
 		testdb.ErrorIf(t, !(only{"Pay"}).has(q) || !(only(nil)).has(q), "%s: a query that is named, and each without -only, must say its locks", sql)
 	}
-}
-
-// counter is a table of testdata/types, with the queries for a row of it.
-type counter struct {
-	key txlock.Key
-	add func(ctx context.Context, q types.Querier) error
-	get func(ctx context.Context, q types.Querier) (int64, error)
-	set func(ctx context.Context, q types.Querier, n int64) error
-}
-
-// counterOf makes a counter of the methods of a table. What they are given is made by
-// literals, since the structs have no names in common.
-func counterOf[A, G, S any](key txlock.Key, a A, g G, s func(n int64) S,
-	add func(types.Querier, context.Context, A) error, get func(types.Querier, context.Context, G) (int64, error), set func(types.Querier, context.Context, S) error,
-) counter {
-	return counter{key,
-		func(ctx context.Context, q types.Querier) error { return add(q, ctx, a) },
-		func(ctx context.Context, q types.Querier) (int64, error) { return get(q, ctx, g) },
-		func(ctx context.Context, q types.Querier, n int64) error { return set(q, ctx, s(n)) },
-	}
-}
-
-func counters() []counter {
-	type q = types.Querier
-	id := uuid.New()
-	return []counter{
-		counterOf(types.TinyintsKeys.Key(-128), types.AddTinyintsParams{K: -128}, types.GetTinyintsParams{K: -128}, func(n int64) types.SetTinyintsParams { return types.SetTinyintsParams{N: n, K: -128} }, q.AddTinyints, q.GetTinyints, q.SetTinyints),
-		counterOf(types.UtinyintsKeys.Key(255), types.AddUtinyintsParams{K: 255}, types.GetUtinyintsParams{K: 255}, func(n int64) types.SetUtinyintsParams { return types.SetUtinyintsParams{N: n, K: 255} }, q.AddUtinyints, q.GetUtinyints, q.SetUtinyints),
-		counterOf(types.SmallintsKeys.Key(-32768), types.AddSmallintsParams{K: -32768}, types.GetSmallintsParams{K: -32768}, func(n int64) types.SetSmallintsParams { return types.SetSmallintsParams{N: n, K: -32768} }, q.AddSmallints, q.GetSmallints, q.SetSmallints),
-		counterOf(types.UsmallintsKeys.Key(65535), types.AddUsmallintsParams{K: 65535}, types.GetUsmallintsParams{K: 65535}, func(n int64) types.SetUsmallintsParams { return types.SetUsmallintsParams{N: n, K: 65535} }, q.AddUsmallints, q.GetUsmallints, q.SetUsmallints),
-		counterOf(types.MediumintsKeys.Key(-8388608), types.AddMediumintsParams{K: -8388608}, types.GetMediumintsParams{K: -8388608}, func(n int64) types.SetMediumintsParams { return types.SetMediumintsParams{N: n, K: -8388608} }, q.AddMediumints, q.GetMediumints, q.SetMediumints),
-		counterOf(types.IntsKeys.Key(-1), types.AddIntsParams{K: -1}, types.GetIntsParams{K: -1}, func(n int64) types.SetIntsParams { return types.SetIntsParams{N: n, K: -1} }, q.AddInts, q.GetInts, q.SetInts),
-		counterOf(types.UintsKeys.Key(1<<32-1), types.AddUintsParams{K: 1<<32 - 1}, types.GetUintsParams{K: 1<<32 - 1}, func(n int64) types.SetUintsParams { return types.SetUintsParams{N: n, K: 1<<32 - 1} }, q.AddUints, q.GetUints, q.SetUints),
-		counterOf(types.BigintsKeys.Key(-1<<63), types.AddBigintsParams{K: -1 << 63}, types.GetBigintsParams{K: -1 << 63}, func(n int64) types.SetBigintsParams { return types.SetBigintsParams{N: n, K: -1 << 63} }, q.AddBigints, q.GetBigints, q.SetBigints),
-		counterOf(types.UbigintsKeys.Key(1<<64-1), types.AddUbigintsParams{K: 1<<64 - 1}, types.GetUbigintsParams{K: 1<<64 - 1}, func(n int64) types.SetUbigintsParams { return types.SetUbigintsParams{N: n, K: 1<<64 - 1} }, q.AddUbigints, q.GetUbigints, q.SetUbigints),
-		counterOf(types.CharsKeys.Key("EUR"), types.AddCharsParams{K: "EUR"}, types.GetCharsParams{K: "eur"}, func(n int64) types.SetCharsParams { return types.SetCharsParams{N: n, K: "Eur "} }, q.AddChars, q.GetChars, q.SetChars),
-		counterOf(types.VarcharsKeys.Key("Jörg"), types.AddVarcharsParams{K: "Jörg"}, types.GetVarcharsParams{K: "Jörg "}, func(n int64) types.SetVarcharsParams { return types.SetVarcharsParams{N: n, K: "Jörg  "} }, q.AddVarchars, q.GetVarchars, q.SetVarchars),
-		counterOf(types.EnumsKeys.Key("a"), types.AddEnumsParams{K: "a"}, types.GetEnumsParams{K: "a"}, func(n int64) types.SetEnumsParams { return types.SetEnumsParams{N: n, K: "A"} }, q.AddEnums, q.GetEnums, q.SetEnums),
-		counterOf(types.VarbinariesKeys.Key("a "), types.AddVarbinariesParams{K: []byte("a ")}, types.GetVarbinariesParams{K: []byte("a ")}, func(n int64) types.SetVarbinariesParams { return types.SetVarbinariesParams{N: n, K: []byte("a ")} }, q.AddVarbinaries, q.GetVarbinaries, q.SetVarbinaries),
-		counterOf(types.UuidsKeys.Key(id), types.AddUuidsParams{K: id}, types.GetUuidsParams{K: id}, func(n int64) types.SetUuidsParams { return types.SetUuidsParams{N: n, K: id} }, q.AddUuids, q.GetUuids, q.SetUuids),
-		counterOf(types.BuuidsKeys.Key(id), types.AddBuuidsParams{K: id[:]}, types.GetBuuidsParams{K: id[:]}, func(n int64) types.SetBuuidsParams { return types.SetBuuidsParams{N: n, K: id[:]} }, q.AddBuuids, q.GetBuuids, q.SetBuuids),
-	}
-}
-
-// TestEveryType writes and reads rows with keys of every type, which are locked by each query.
-func TestEveryType(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
-		db := newDatabase(t, engine, "types/schema.sql")
-		must(t, schema.Install(t.Context(), db)) // with the rows for keys that are hashed
-		q := types.New(db)
-		for _, c := range counters() {
-			held := func(what string, send func(q *types.Locked) error) {
-				must(t, q.Run(t.Context(), db, nil, func(q *types.Locked) error {
-					err := send(q)
-					if _, held := q.Locks().Held(c.key); !held {
-						t.Errorf("%s is not locked by %s", c.key, what)
-					}
-					return err
-				}))
-			}
-			held("add", func(q *types.Locked) error { return c.add(t.Context(), q) })
-			held("get", func(q *types.Locked) error { _, err := c.get(t.Context(), q); return err })
-			held("set", func(q *types.Locked) error { return c.set(t.Context(), q, 7) })
-			if n, err := c.get(t.Context(), q); err != nil || n != 7 {
-				t.Errorf("%s: %d, %v", c.key, n, err)
-			}
-		}
-	})
 }
 
 // traced is a transaction of a program's own, as tracers make them.

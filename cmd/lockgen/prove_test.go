@@ -177,9 +177,7 @@ func TestIdentifies(t *testing.T) {
 	} {
 		schema := leasetest.Got(schemaOf(t, "CREATE TABLE t (k "+def+")"))(t)
 		err := schema.tables["t"].columns["k"].identifies(c.id, "utf8mb4_bin")
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: %v, want %q", def, err, c.want)
-		}
+		testdb.ErrorIf(t, c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)), "%s: %v, want %q", def, err, c.want)
 	}
 }
 
