@@ -146,9 +146,8 @@ func free(pkg string) bool {
 	return top == "examples" || top == "tests" || top == "bench" || top == "contrib" || top == "cmd"
 }
 
-// importsOf returns what each package of the repository imports of it, its tests aside.
-// It reads the files instead of asking go list, whose answer the go command doesn't know
-// to be new when it has the result of a test in its cache.
+// importsOf returns what each package of the repository imports of it, its tests aside, by the files: go list's answer is not known to be
+// new when the test's result is cached.
 func importsOf(t *testing.T) map[string][]string {
 	t.Helper()
 	imports := make(map[string][]string)

@@ -84,8 +84,7 @@ var elsewhere = []string{
 func TestPoints(t *testing.T) {
 	t.Parallel()
 	keys := leasetest.Got(PrimaryKeys(filepath.Join(root, "schema")))(t)
-	queries, err := Places(filepath.Join(root, "queries"))
-	check(t, err)
+	queries := leasetest.Got(Places(filepath.Join(root, "queries")))(t)
 	texts := make(map[string]string)
 	for name, query := range queries {
 		if query.InCallers {
@@ -97,9 +96,8 @@ func TestPoints(t *testing.T) {
 	}
 	texts["ReadersDone"] = rawsql.ReadersDone([]byte("key"), []int64{5, 7})
 	for name, text := range texts {
-		if err := keys.Point(text); err != nil {
-			t.Errorf("%s runs in callers' transactions, and is no point: %v", name, err)
-		}
+		err := keys.Point(text)
+		testdb.ErrorIf(t, err != nil, "%s runs in callers' transactions, and is no point: %v", name, err)
 	}
 	script := leasetest.Got(os.ReadFile(filepath.Join(root, "schema/mysql/0005_procedures.sql")))(t)
 	lockstep, _, found := strings.Cut(string(script), "-- +goose StatementBegin\nDROP PROCEDURE IF EXISTS lockstep_program_2")
@@ -246,9 +244,8 @@ func TestChangesAreCounted(t *testing.T) {
 	queries := leasetest.Got(Places("../../../../queries"))(t)
 	changes := regexp.MustCompile(`(?m)^(UPDATE|DELETE)\b`)
 	for name, q := range queries {
-		if head, _, _ := strings.Cut(q.Text, "\n"); changes.MatchString(q.Text) && strings.HasSuffix(head, ":exec") {
-			t.Errorf("%s doesn't tell how many rows it has changed: make it :execrows", name)
-		}
+		head, _, _ := strings.Cut(q.Text, "\n")
+		testdb.ErrorIf(t, changes.MatchString(q.Text) && strings.HasSuffix(head, ":exec"), "%s doesn't tell how many rows it has changed: make it :execrows", name)
 	}
 }
 

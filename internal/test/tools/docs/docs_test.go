@@ -49,8 +49,7 @@ func pages(t *testing.T) map[string]string {
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	text := leasetest.Got(os.ReadFile(filepath.Join(root, filepath.FromSlash(name))))(t)
-	return string(text)
+	return string(leasetest.Got(os.ReadFile(filepath.Join(root, filepath.FromSlash(name))))(t))
 }
 
 // TestLinks proves that each page leads to files, and to headings, that exist.
@@ -185,9 +184,7 @@ func TestNames(t *testing.T) {
 			continue
 		}
 		for _, match := range test.FindAllStringSubmatch(text, -1) {
-			if !declared(t, match[1], "func "+match[2]+"(") {
-				t.Errorf("%s: %s has no %s", name, match[1], match[2])
-			}
+			testdb.ErrorIf(t, !declared(t, match[1], "func "+match[2]+"("), "%s: %s has no %s", name, match[1], match[2])
 		}
 		for _, match := range command.FindAllStringSubmatch(text, -1) {
 			targets, _, _ := strings.Cut(match[1], "#")
@@ -243,9 +240,8 @@ func TestErrors(t *testing.T) {
 					t.Errorf("docs/reference/errors.md lacks `%s%s`", prefix, match[1])
 				}
 				for list, text := range lists {
-					if name := path.Base(pkg) + "." + match[1]; (pkg == "txlock" || pkg == "txlock/lease") && !strings.Contains(text, name) {
-						t.Errorf("%s lacks %s", list, name)
-					}
+					name := path.Base(pkg) + "." + match[1]
+					testdb.ErrorIf(t, (pkg == "txlock" || pkg == "txlock/lease") && !strings.Contains(text, name), "%s lacks %s", list, name)
 				}
 			}
 		}

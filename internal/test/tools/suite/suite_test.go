@@ -27,9 +27,8 @@ func commandsOf(t *testing.T, what string, only ...string) map[string]string {
 	return commands
 }
 
-// TestParts proves that the tags of files say what runs where: what is behind !race runs
-// without the race detector and nothing else of its package does, what is behind another
-// tag in its own part, and all packages of the library in one part.
+// TestParts proves that the tags of files say what runs where: what is behind !race runs without the race detector, alone of its package,
+// what is behind another tag in its own part, and all packages of the library in one part.
 func TestParts(t *testing.T) {
 	t.Chdir("../../../..")
 	makefile := leasetest.Got(os.ReadFile("Makefile"))(t)

@@ -31,9 +31,8 @@ func TestCompare(t *testing.T) {
 			}
 		}
 		problems := leasetest.Got(compare(dirs[0], dirs[1]))(t)
-		if text := strings.Join(problems, "\n"); !strings.Contains(text, test[2]) || (text == "") != (test[2] == "") {
-			t.Errorf("%s: problems: %q, want %q", name, text, test[2])
-		}
+		text := strings.Join(problems, "\n")
+		testdb.ErrorIf(t, !strings.Contains(text, test[2]) || (text == "") != (test[2] == ""), "%s: problems: %q, want %q", name, text, test[2])
 	}
 }
 
