@@ -47,8 +47,7 @@ func (s *stage) form(page, verb, has string, header http.Header) url.Values {
 	body := s.sure(func() (int, string, http.Header) {
 		r := leasetest.Got(http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+page, nil))(s)
 		r.Header = header.Clone()
-		answer, err := http.DefaultClient.Do(r)
-		s.must(err)
+		answer := leasetest.Got(http.DefaultClient.Do(r))(s)
 		return s.read(answer)
 	}).body
 	for _, form := range forms.FindAllStringSubmatch(body, -1) {
@@ -321,20 +320,14 @@ func open(t *testing.T, db *testdb.DB, opts ...lockhttp.Option) *stage {
 	return s
 }
 
-func (s *stage) must(err error) {
-	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
-}
+func (s *stage) must(err error) { s.Helper(); leasetest.Must(s, err) }
 
 func second[T any](_ T, err error) error { return err }
 
 // get returns an answer.
 func (s *stage) get(path string) (int, string, http.Header) {
 	s.Helper()
-	answer, err := http.Get(s.url + path)
-	s.must(err)
+	answer := leasetest.Got(http.Get(s.url + path))(s)
 	return s.read(answer)
 }
 
@@ -398,8 +391,7 @@ func (s *stage) post(verb string, form url.Values, header http.Header) (int, str
 		r := leasetest.Got(http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+verb, strings.NewReader(form.Encode())))(s)
 		r.Header = header.Clone()
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		answer, err := client.Do(r)
-		s.must(err)
+		answer := leasetest.Got(client.Do(r))(s)
 		return s.read(answer)
 	})
 	return a.code, a.body, a.header
@@ -409,9 +401,7 @@ func (s *stage) post(verb string, form url.Values, header http.Header) (int, str
 func (s *stage) posts(what, verb string, form url.Values, header http.Header, want int, says string) (to string) {
 	s.Helper()
 	code, body, answered := s.post(verb, form, header)
-	if code != want || !strings.Contains(body, says) {
-		s.Errorf("%s is answered with %d, not %d and %q:\n%s", what, code, want, says, body)
-	}
+	testdb.ErrorIf(s, code != want || !strings.Contains(body, says), "%s is answered with %d, not %d and %q:\n%s", what, code, want, says, body)
 	return answered.Get("Location")
 }
 
@@ -438,8 +428,7 @@ func (s *stage) beginOn(pool *sql.DB) (*sql.Tx, *txlock.Scope) {
 	s.Helper()
 	tx := leasetest.Got(pool.BeginTx(s.Context(), nil))(s)
 	s.Cleanup(func() { _ = tx.Rollback() })
-	scope := leasetest.Got(txlock.Join(s.Context(), tx))(s)
-	return tx, scope
+	return tx, leasetest.Got(txlock.Join(s.Context(), tx))(s)
 }
 
 // lock takes a lock, and returns its transaction.
@@ -464,9 +453,8 @@ func (s *stage) manager(opts ...lease.ManagerOption) *lease.Manager {
 	s.Helper()
 	m := leasetest.Got(lease.NewManager(s.pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, opts...)...))(s)
 	s.Cleanup(func() {
-		if err := m.Close(context.Background()); err != nil && !errors.Is(err, txlock.ErrLost) {
-			s.Errorf("close the manager: %v", err)
-		}
+		err := m.Close(context.Background())
+		testdb.ErrorIf(s, err != nil && !errors.Is(err, txlock.ErrLost), "close the manager: %v", err)
 	})
 	return m
 }

@@ -131,9 +131,8 @@ func TestSessionsOfOneQueue(t *testing.T) {
 	queue := ops.Row{Kind: ops.Queue, Key: "report", Slot: -1}
 	order := ops.Row{Kind: ops.Named, Key: "order:42"}
 	all := queuesOf([]ops.Wait{{Row: order, Session: 9, For: 8, Blockers: []uint64{3}}, {Row: lease, Session: 7, For: 5}, {Row: queue, Session: 8, For: 4, Blockers: []uint64{7}}})
-	if got := fmt.Sprintf("%+v", all); len(all) != 2 || all[0].Waiters != 2 || all[0].First != 7 || len(all[0].Holders) != 0 || all[1].Holders[0] != 3 {
-		t.Errorf("the queues are %s", got)
-	}
+	got := fmt.Sprintf("%+v", all)
+	testdb.ErrorIf(t, len(all) != 2 || all[0].Waiters != 2 || all[0].First != 7 || len(all[0].Holders) != 0 || all[1].Holders[0] != 3, "the queues are %s", got)
 }
 
 // TestSampler proves that what was seen last is shown with the error of a later look, that
@@ -239,15 +238,13 @@ func TestAlikeKeys(t *testing.T) {
 	shown := make(map[string]string)
 	for _, key := range []string{"tab\there", `tab\there`, "a  b", "a b", "slot 7", `"slot 7"`, "a", " a", "zero\u200bwidth", "zerowidth"} {
 		for _, cell := range []cell{keyCell(key), rowCell(ops.Row{Kind: ops.Named, Key: key})} {
-			if other, twice := shown[cell.Text]; twice && other != key || cell.Href != keyHref(key) {
-				t.Errorf("%q and %q are shown as %s, and lead to %s", key, other, cell.Text, cell.Href)
-			}
+			other, twice := shown[cell.Text]
+			testdb.ErrorIf(t, twice && other != key || cell.Href != keyHref(key), "%q and %q are shown as %s, and lead to %s", key, other, cell.Text, cell.Href)
 			shown[cell.Text] = key
 		}
 	}
-	if slot := rowCell(ops.Row{Kind: ops.Hashed, Slot: 7}); shown[slot.Text] != "" {
-		t.Errorf("the key %q is shown as the slot is: %s", shown[slot.Text], slot.Text)
-	}
+	slot := rowCell(ops.Row{Kind: ops.Hashed, Slot: 7})
+	testdb.ErrorIf(t, shown[slot.Text] != "", "the key %q is shown as the slot is: %s", shown[slot.Text], slot.Text)
 }
 
 // TestOldJobs proves that jobs that can't be read any more are shown with their age.
@@ -284,9 +281,8 @@ func TestOldParts(t *testing.T) {
 				text += s.Text
 			}
 			ofLocks, ofNone := p.name == "locks", slices.Contains([]string{"jobs", "events"}, p.name)
-			if is := words[0] != "" && !ofNone && ofLocks == (age.LocksAge > 0); strings.Contains(text, " ago") != is || is && !strings.Contains(text, words[0]) {
-				t.Errorf("%+v is said on the page %q: %q", age, p.name, text)
-			}
+			is := words[0] != "" && !ofNone && ofLocks == (age.LocksAge > 0)
+			testdb.ErrorIf(t, strings.Contains(text, " ago") != is || is && !strings.Contains(text, words[0]), "%+v is said on the page %q: %q", age, p.name, text)
 		}
 	}
 }
@@ -300,9 +296,8 @@ func TestAgo(t *testing.T) {
 		leasetest.Equal(t, fmt.Sprintf("how %v is written", d), ago(d), want)
 	}
 	c := &call{content: content{Picture: &ops.Picture{Taken: time.Date(2026, 11, 23, 3, 12, 0, 0, time.UTC)}}}
-	if at := c.at(time.Date(2026, 11, 23, 3, 9, 0, 0, time.UTC)); at.Text != "3 m ago" || at.Time != "2026-11-23 03:09:00.000 UTC" {
-		t.Errorf("a time is %+v", at)
-	}
+	at := c.at(time.Date(2026, 11, 23, 3, 9, 0, 0, time.UTC))
+	testdb.ErrorIf(t, at.Text != "3 m ago" || at.Time != "2026-11-23 03:09:00.000 UTC", "a time is %+v", at)
 	none := c.at(time.Time{})
 	testdb.ErrorIf(t, none.Text != "–" || none.Time != "", "no time is %+v", none)
 }

@@ -71,9 +71,7 @@ func TestPages(t *testing.T) {
 			"locks?page=77&sort=x": {"order:42"},
 		}, func(s *stage, page string, wanted []string) {
 			body := s.shows(page, wanted...)
-			if page == "locks?q=ORDER" && strings.Contains(body, slot) {
-				s.Error("a search for order finds the slot of a cart")
-			}
+			testdb.ErrorIf(s, page == "locks?q=ORDER" && strings.Contains(body, slot), "a search for order finds the slot of a cart")
 			if strings.Contains(body, "<style") || strings.Contains(body, " style=") || strings.Contains(body, "<script>") || strings.Contains(body, "http://") || strings.Contains(body, "https://") {
 				s.Errorf("%s has something inline, or from outside", page)
 			}
@@ -270,9 +268,8 @@ func TestNew(t *testing.T) {
 	for name, option := range map[string]lockhttp.Option{
 		"MaskKeys": lockhttp.MaskKeys(nil), "MaskNotes": lockhttp.MaskNotes(nil), "Authorize": lockhttp.Authorize(nil), "Log": lockhttp.Log(nil), "Events": lockhttp.Events(nil),
 	} {
-		if _, err := lockhttp.New(pool, option); !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s(nil): %v", name, err)
-		}
+		_, err := lockhttp.New(pool, option)
+		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), name), "%s(nil): %v", name, err)
 	}
 }
 
@@ -370,8 +367,7 @@ func TestLineBreaksInKeys(t *testing.T) {
 func TestUnseen(t *testing.T) {
 	onEach(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db)
-		few, err := lockhttp.New(db.Connect(t)) // without PROCESS
-		s.must(err)
+		few := leasetest.Got(lockhttp.New(db.Connect(t)))(s) // without PROCESS
 		t.Cleanup(few.Close)
 		const condition = "as far as can be seen"
 		for path, none := range map[string]string{"": "Nothing: no session waits", "locks": "No locks are held", "queues": "No session waits", "waits": "No session waits", "key?key=order:42": "This key is not held"} {
