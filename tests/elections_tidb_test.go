@@ -10,9 +10,8 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
-// TestTiDBElections proves on six processes, which go to two TiDB servers over one store, what TestElections
-// proves, while the leader's server is killed again and again; and tells how long it takes until somebody
-// else leads. Where the leader has been in a guarded transaction, the store keeps its row locked for 20 s.
+// TestTiDBElections proves what TestElections does on six processes over two TiDB servers, of which the leader's is killed again and
+// again. Where the leader has been in a guarded transaction, the store keeps its row locked for 20 s.
 func TestTiDBElections(t *testing.T) {
 	lasts := testdb.Long(time.Minute, 10*time.Minute)
 	nodes, err := testdb.StartTiDB(t.Context(), 2)

@@ -26,9 +26,8 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// TestAsk asks through one node for a lease that is held through another, while a third
-// waits for it: the holder is told by a renewal, gives it up, and the one who waits has it
-// and is told of nothing.
+// TestAsk asks through one node for a lease that is held through another, while a third waits for it: the holder is told by a renewal, and
+// the one who has it next is told of nothing.
 func TestAsk(t *testing.T) {
 	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
@@ -87,10 +86,8 @@ type kept struct {
 
 const keptFor = 1500 * time.Millisecond
 
-// TestLeasesTogether has clients of all nodes take several leases at once, in any order,
-// and keep one held for longer than they work, while a node is killed and one hangs.
-// Nobody has a lease beside another, no update of those who guard with all of them is lost,
-// nobody is granted too soon what is kept, and all is to be had again in the end.
+// TestLeasesTogether has clients of all nodes take several leases at once, in any order, and keep one, while a node is killed and
+// one hangs. No two hold a lease, no guarded update is lost, what is kept is granted no sooner, and all is free in the end.
 func TestLeasesTogether(t *testing.T) {
 	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
@@ -255,10 +252,8 @@ func openGuarded(t *testing.T, cfg *mysql.Config, options ...txlock.PoolOption) 
 	return pool
 }
 
-// TestEffects asks for the same ticks and the same keys of Once through all nodes at once,
-// while one of them is killed and one hangs. Each has one effect: what TickTx writes in its
-// transaction, what Once does, whose answer all who ask get, and what Tick does under Once, which
-// by itself is done at least once. Nobody works on a tick of Tick beside another, and no tick is left out.
+// TestEffects asks for the same ticks and keys of Once through all nodes at once, while one is killed and one hangs. Each has one
+// effect: TickTx in its transaction, Once, whose answer all get, and Tick under Once. No two work on a tick, none is left out.
 func TestEffects(t *testing.T) {
 	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)

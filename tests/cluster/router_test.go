@@ -78,9 +78,8 @@ user = router
 metadata_cluster = lockstep
 ttl = 0.5`
 
-// describe writes what MySQL Shell would: as much of the metadata of an InnoDB Cluster as the
-// router reads. Which member is the primary it asks the members themselves. It returns the name of
-// the group.
+// describe writes what MySQL Shell would: as much of the metadata of an InnoDB Cluster as the router reads. It returns the name of the
+// group.
 func describe(t *testing.T, db *testdb.DB, nodes []*testdb.Server) (group string) {
 	t.Helper()
 	for _, statement := range []string{

@@ -28,9 +28,8 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// Beside what all clusters do, TiDB servers over one store have these tests. A transaction has its locks
-// in the store: those of a server that is gone stay there until their TTL, 20 s, which the server
-// renews every 10 s, has passed.
+// Beside what all clusters do, TiDB servers over one store have these tests. The locks of a server that is gone stay in the store until
+// their TTL of 20 s has passed.
 
 // TestTiDBInstall: what Install makes through one server, Check finds right through the others at once, as
 // does lockstep check, which compares their clocks. A pool that isn't guarded is refused through each.
@@ -158,10 +157,9 @@ func works(t *testing.T, db *testdb.DB, want string) {
 	leasetest.Equal(t, "whose work it is", workers(t, db), want)
 }
 
-// TestTiDBLock: a lock that a transaction through one server has excludes one through another until COMMIT, until KILL
-// through another server ends its session, or until its server was killed, stood still or was cut off from the store for
-// longer than the TTL that the store gives to locks. But after COMMIT nothing of what the holder has done is there: where
-// its server goes on, two have believed to hold the lock, and the store refuses the transaction of one.
+// TestTiDBLock: a lock through one server excludes one through another until COMMIT, KILL through another server, or until its
+// server was killed, stopped or cut off for longer than the store's TTL of locks. There two may believe to hold it, and the
+// store refuses the transaction of one: nothing of what the old holder has done is there.
 func TestTiDBLock(t *testing.T) {
 	type fault = func(t *testing.T, b *between, node *testdb.Server)
 	onNode := func(do func(t *testing.T, node *testdb.Server)) fault {
@@ -240,9 +238,8 @@ func TestTiDBKills(t *testing.T) {
 	})
 }
 
-// TestTiDBLeaseOfADeadServer: when the server of a holder is killed, another process has the lease as soon as
-// it has expired, with a higher token; where a transaction of the holder guarded it, when that
-// transaction's lock has expired, too. What the old holder would do then is refused.
+// TestTiDBLeaseOfADeadServer: when the server of a holder is killed, another process has the lease as soon as it has expired, and a lock
+// of a transaction that it guarded, with a higher token. What the old holder would do then is refused.
 func TestTiDBLeaseOfADeadServer(t *testing.T) {
 	for name, guards := range map[string]bool{"idle": false, "guarding": true} {
 		t.Run(name, func(t *testing.T) {
@@ -287,9 +284,8 @@ func workUnder(ctx context.Context, tx *sql.Tx, l *lease.Lease, who string) erro
 	return err
 }
 
-// TestTiDBCommitOfADeadServer has four programs commit through a server that is killed in the middle, again
-// and again. Each that gets no answer gets ErrUnknownOutcome, and another server shows all of its transaction, in
-// two tables, or nothing; all of those that were answered is there.
+// TestTiDBCommitOfADeadServer has four programs commit through a server that is killed in the middle, again and again. Each that gets no
+// answer gets ErrUnknownOutcome, and has done all of its transaction or nothing; all of those that were answered is there.
 func TestTiDBCommitOfADeadServer(t *testing.T) {
 	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
@@ -335,10 +331,9 @@ func TestTiDBCommitOfADeadServer(t *testing.T) {
 	})
 }
 
-// TestTiDBSchemaChange changes the table of a program, and one of lockstep, through one server, while
-// transactions through another have locks and write: with the lock of metadata, which is the default and for
-// which the change waits, and without, where TiDB may refuse their COMMIT by error 8028. No update is lost, and all that
-// is refused is retried.
+// TestTiDBSchemaChange changes a program's table and one of lockstep through one server, while transactions through another have
+// locks and write: with the lock of metadata, the default, and without, where TiDB may refuse their COMMIT (8028). No update is
+// lost, and all that is refused is retried.
 func TestTiDBSchemaChange(t *testing.T) {
 	for name, locked := range map[string]bool{"with the lock of metadata": true, "without": false} {
 		t.Run(name, func(t *testing.T) {

@@ -46,10 +46,8 @@ func onProxies(t *testing.T, test func(t *testing.T, start func(t *testing.T, se
 	}
 }
 
-// TestFailOver has a proxy before a semi-synchronous pair of MariaDB, whose primary is
-// killed, or hangs, under the load of locks, versions, leases and jobs; the replica is promoted
-// and the proxy sent there. Nothing that was acknowledged is lost, nothing is done twice, no two
-// leases overlap and no token falls.
+// TestFailOver has a proxy before a semi-synchronous pair of MariaDB, whose primary is killed or hangs under load; the proxy
+// is sent to its replica. Nothing acknowledged is lost or done twice, no two leases overlap and no token falls.
 func TestFailOver(t *testing.T) {
 	if slices.Contains(testdb.Engines(), testdb.MariaDB) {
 		onProxies(t, failOver)
@@ -190,8 +188,7 @@ func onIdle(t *testing.T, test func(t *testing.T, db *testdb.DB, cut, direct *lo
 func joined(t *testing.T, c *load.Client) (*sql.Tx, *txlock.Scope) {
 	t.Helper()
 	tx := leasetest.Got(c.DB.BeginTx(t.Context(), nil))(t)
-	scope := leasetest.Got(locksqlc.Join(t.Context(), tx))(t)
-	return tx, scope
+	return tx, leasetest.Got(locksqlc.Join(t.Context(), tx))(t)
 }
 
 // begun begins a transaction that holds a lock.
@@ -253,12 +250,10 @@ func TestIdleWait(t *testing.T) {
 func TestIdleLease(t *testing.T) {
 	onIdle(t, func(t *testing.T, _ *testdb.DB, cut, direct *load.Client) {
 		const ttl = 15 * time.Second
-		leases, err := lease.NewManager(cut.DB, lease.TTL(ttl)) // renewed every 5 s
-		check(t, err)
+		leases := leasetest.Got(lease.NewManager(cut.DB, lease.TTL(ttl)))(t) // renewed every 5 s
 		t.Cleanup(func() { check(t, leases.Close(context.Background())) })
 		key := txlock.Named(t.Name())
-		held, err := leases.Acquire(t.Context(), key)
-		check(t, err)
+		held := leasetest.Got(leases.Acquire(t.Context(), key))(t)
 		taken := make(chan *lease.Lease, 1)
 		go func() {
 			defer close(taken)
@@ -270,7 +265,7 @@ func TestIdleLease(t *testing.T) {
 			taken <- l
 		}()
 		doing := txlock.Named(t.Name() + " Do")
-		err = locksqlc.Do(t.Context(), cut.DB, doing, func(ctx context.Context) error {
+		err := locksqlc.Do(t.Context(), cut.DB, doing, func(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				return context.Cause(ctx)
@@ -358,10 +353,8 @@ func behind(t *testing.T, p proxy, db *testdb.DB, idle int) *sql.DB {
 	return pool
 }
 
-// TestRouterLists proves what a list of servers does that knows no roles. When the first is
-// killed, clients go to the next before it is promoted: nothing is locked or written there. After
-// that has become the primary they are at work. When the old one comes back, first-available
-// returns to it, and next-available doesn't.
+// TestRouterLists proves of a list of servers without roles that when the first is killed, clients go to the next, which locks
+// and writes nothing before it is promoted. When the old one comes back, only first-available returns to it.
 func TestRouterLists(t *testing.T) {
 	if !slices.Contains(testdb.Engines(), testdb.MariaDB) {
 		return
@@ -453,9 +446,8 @@ func lock(ctx context.Context, tx *sql.Tx, key txlock.Key) error {
 	return err
 }
 
-// TestRouterShares proves what connection_sharing=1 does: sessions are given to other clients
-// between transactions, and not in them, so locks hold, under load too, while the server is killed.
-// But who cancels a wait may end another client's transaction, which says so. Check finds it.
+// TestRouterShares proves what connection_sharing=1 does: sessions are shared between transactions, and not in them, so locks hold, under
+// load too. But who cancels a wait may end another client's transaction, which says so. Check finds it.
 func TestRouterShares(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		db := testdb.Open(t, engine)

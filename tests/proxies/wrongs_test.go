@@ -103,9 +103,8 @@ func second[T any](_ T, err error) error { return err }
 
 func nothing() {}
 
-// TestWrongs has a proxy do one thing wrong, and says who notices: schema.Check, on a guarded
-// pool and on a plain one, and the first transaction with a lock on a guarded pool. What that
-// doesn't notice has a test of its own.
+// TestWrongs has a proxy do one thing wrong, and says who notices: schema.Check, or the first transaction with a lock, on a guarded pool
+// and on a plain one.
 func TestWrongs(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -147,9 +146,7 @@ func TestWrongs(t *testing.T) {
 					}
 					for range 2 {
 						err := s.add(t.Context(), db, nothing)
-						if !errors.Is(err, want) && !isSyntax(err, want) || want == nil && err != nil {
-							t.Errorf("a locked transaction: %v, want %v", err, want)
-						}
+						testdb.ErrorIf(t, !errors.Is(err, want) && !isSyntax(err, want) || want == nil && err != nil, "a locked transaction: %v, want %v", err, want)
 						if err != nil {
 							added--
 							s.stub.Lose() // a session that nobody uses any more has the lock
@@ -165,9 +162,8 @@ func TestWrongs(t *testing.T) {
 	}
 }
 
-// TestShared has a proxy take a statement of one client into the transaction of another: the
-// reply tells of an open transaction, so nobody notices, and the update shares the fate of the
-// other's. Check notices while others are in transactions.
+// TestShared has a proxy take a statement of one client into the transaction of another: nobody notices, and the update shares the fate
+// of the other's. Check notices while others are in transactions.
 func TestShared(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
@@ -181,10 +177,8 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// TestReplay has a proxy lose the session of a transaction and replay it on another one, after
-// somebody else has had the lock and has written. One that compares the replies finds the
-// lock's token changed, and the client has lost its connection. Of one that doesn't nobody
-// notices, and the other's update is lost.
+// TestReplay has a proxy lose a transaction's session and replay it on another one, after another client has locked and written.
+// One that compares the replies finds the lock's token changed, and cuts the client; a blind one loses the other's update.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {

@@ -105,9 +105,8 @@ const look = `({
 	elsewhere: performance.getEntriesByType("resource").map(r => r.name).filter(n => !n.startsWith(location.origin) && !n.startsWith("data:")),
 })`
 
-// TestEveryPage proves of every page, on a narrow screen and in dark colours: that its links
-// lead to a page, an anchor or a file that is there, that its pictures are there, that nothing
-// is wider than the screen, that nothing is loaded from elsewhere, and that no script complains.
+// TestEveryPage proves of every page, narrow and dark, that its links lead to what is there, that its pictures are there, that nothing is
+// wider than the screen or loaded from elsewhere, and that no script complains.
 func TestEveryPage(t *testing.T) {
 	s := visit(t)
 	messages := browser.Console(s.tab, t)
@@ -220,9 +219,7 @@ func (s *site) readable(path string, dark bool) {
 		Dark  bool
 		Faint []text
 	}](s, fmt.Sprintf(contrasts, 4.5))
-	if got.Dark != dark || len(got.Faint) > 0 {
-		s.Errorf("%s: dark is %t, and hard to read is %v", path, got.Dark, got.Faint)
-	}
+	testdb.ErrorIf(s, got.Dark != dark || len(got.Faint) > 0, "%s: dark is %t, and hard to read is %v", path, got.Dark, got.Faint)
 }
 
 // TestLight proves that the site is light where the system is, and that a switch makes it dark.
