@@ -95,6 +95,5 @@ func least(t *testing.T, engine testdb.Engine, args ...string) (o *options, dir 
 
 func read(t *testing.T, dir string) string {
 	t.Helper()
-	page := leasetest.Got(os.ReadFile(filepath.Join(dir, "bench.md")))(t)
-	return string(page)
+	return string(leasetest.Got(os.ReadFile(filepath.Join(dir, "bench.md")))(t))
 }

@@ -491,9 +491,8 @@ func (s *story) refusedFor(why string, took time.Duration) {
 	s.ops[0].Return += int64(took)
 }
 
-// TestCheckLeases proves of small histories that the judge finds in them what is wrong with
-// what is kept, asked for and acquired together, and excuses what is not promised of a server
-// whose clock is set, and nothing else.
+// TestCheckLeases proves the same of what is kept, asked for and acquired together, and that the judge excuses what is not promised of
+// a server whose clock is set.
 func TestCheckLeases(t *testing.T) {
 	t.Parallel()
 	for name, c := range leaseStories {

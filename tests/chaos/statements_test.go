@@ -17,9 +17,8 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-// TestCores proves on the servers that the cores do to a transaction what the judge takes
-// them to do, however they are written: where one is taken without an error, a savepoint
-// made before is there afterwards, or is not.
+// TestCores proves on the servers that the cores do to a transaction what the judge takes them to do, however they are written: a
+// savepoint made before is there afterwards, or is not.
 func TestCores(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {

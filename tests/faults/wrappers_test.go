@@ -35,12 +35,11 @@ func TestWrappers(t *testing.T) {
 				t.Run(string(engine)+"/"+name+"/"+order, func(t *testing.T) {
 					t.Parallel()
 					db := testdb.Open(t, engine)
-					base, err := mysql.NewConnector(db.Config())
-					fatal(t, err)
+					base := leasetest.Got(mysql.NewConnector(db.Config()))(t)
 					pool := sql.OpenDB(wrap(base))
 					t.Cleanup(func() { _ = pool.Close() })
 					key := txlock.Named(t.Name())
-					err = locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+					err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
 						if _, err := tx.ExecContext(t.Context(), "SET @a = ?", 1); err != nil {
 							return err
 						}
@@ -81,9 +80,7 @@ func TestPlanted(t *testing.T) {
 	}
 	for bug, texts := range planted {
 		for i := 0; i < len(texts); i += 2 {
-			if !strings.Contains(statements, texts[i]) {
-				t.Errorf("%s: no statement has %q", bug, texts[i])
-			}
+			testdb.ErrorIf(t, !strings.Contains(statements, texts[i]), "%s: no statement has %q", bug, texts[i])
 		}
 	}
 }

@@ -68,9 +68,8 @@ func TestPatches(t *testing.T) {
 	for name, want := range map[string]string{
 		"a_test.go": `sql.Open(driverNameTest, dsn); sql.Open(driverNameTest, other)`, "b.go": `sql.Open("mysql", dsn)`,
 	} {
-		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(text) != want {
-			t.Errorf("%s: %s, %v", name, text, err)
-		}
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		testdb.ErrorIf(t, err != nil || string(text) != want, "%s: %s, %v", name, text, err)
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "below", "c.go")); err != nil || !strings.HasPrefix(string(text), "package mysql") {
 		t.Errorf("%s, %v", text, err)
@@ -92,9 +91,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestForeign runs a suite of the shape of GORM's on one server, which shows that the pools
-// are what they are called, and that what differs on them is told. It is built as the tests
-// are, so that what it imports was built before.
+// TestForeign runs a suite of the shape of GORM's on one server, built as these tests are, and shows that the pools are what they are
+// called, and that what differs on them is told.
 func TestForeign(t *testing.T) {
 	t.Parallel()
 	testdb.NeedsServer(t)

@@ -302,8 +302,7 @@ var ofLeases = []mistake{
 
 func (s *shop) permit(n int) *lease.Semaphore {
 	s.Helper()
-	semaphore := leasetest.Got(s.manager().Semaphore(s.order, n))(s)
-	return semaphore
+	return leasetest.Got(s.manager().Semaphore(s.order, n))(s)
 }
 
 // jobs makes Jobs.

@@ -116,12 +116,7 @@ func (s *shop) open(dsn string) *sql.DB {
 	return pool
 }
 
-func (s *shop) must(err error) {
-	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
-}
+func (s *shop) must(err error) { s.Helper(); leasetest.Must(s, err) }
 
 // makes makes a mistake, and looks at its error and at the transaction.
 func (s *shop) makes(m mistake) {
@@ -134,9 +129,7 @@ func (s *shop) makes(m mistake) {
 		s.Fatalf("%v, want %v", err, m.is)
 	}
 	for _, want := range m.says {
-		if !strings.Contains(err.Error(), want) {
-			s.Errorf("%q doesn't say %q", err, want)
-		}
+		testdb.ErrorIf(s, !strings.Contains(err.Error(), want), "%q doesn't say %q", err, want)
 	}
 	switch m.tx {
 	case goesOn:
@@ -149,13 +142,10 @@ func (s *shop) makes(m mistake) {
 		s.must(s.tx.Commit())
 		var found int
 		s.must(s.pool.QueryRowContext(s.ctx, "SELECT COUNT(*) FROM notes WHERE text = ?", m.what).Scan(&found))
-		if found != 1 {
-			s.Error("the transaction has not gone on")
-		}
+		testdb.ErrorIf(s, found != 1, "the transaction has not gone on")
 	case isOver:
-		if err := s.tx.Commit(); err == nil {
-			s.Error("the transaction was committed")
-		}
+		err := s.tx.Commit()
+		testdb.ErrorIf(s, err == nil, "the transaction was committed")
 	}
 }
 
@@ -163,8 +153,7 @@ func (s *shop) makes(m mistake) {
 func (s *shop) begin() *txlock.Scope {
 	s.Helper()
 	s.tx = s.beginOn(s.pool)
-	scope := leasetest.Got(locksqlc.Join(s.ctx, s.tx))(s)
-	return scope
+	return leasetest.Got(locksqlc.Join(s.ctx, s.tx))(s)
 }
 
 func (s *shop) beginOn(pool *sql.DB) *sql.Tx {
@@ -416,8 +405,7 @@ var ofLocks = []map[string]func(s *shop) error{
 	methods(func(s *shop) *lease.Manager { return s.manager() }),
 	methods(func(s *shop) *lease.Semaphore { return s.permit(2) }),
 	methods(func(s *shop) *lease.Lease {
-		l := leasetest.Got(s.manager().Acquire(s.ctx, s.order))(s)
-		return l
+		return leasetest.Got(s.manager().Acquire(s.ctx, s.order))(s)
 	}),
 	methods((*shop).jobs),
 	methods((*shop).election),
@@ -427,8 +415,7 @@ var ofLocks = []map[string]func(s *shop) error{
 			node := leasetest.Got(lease.NewManager(s.open(s.db.AdminDSN()), lease.PurgeEvery(0, time.Hour)))(s)
 			managers = append(managers, node)
 		}
-		m := leasetest.Got(quorum.New(managers))(s)
-		return m
+		return leasetest.Got(quorum.New(managers))(s)
 	}),
 	{"Observe": func(s *shop) error {
 		for _, err := range s.election().Observe(noContext) {
@@ -440,6 +427,5 @@ var ofLocks = []map[string]func(s *shop) error{
 
 func (s *shop) election() *elect.Election {
 	s.Helper()
-	e := leasetest.Got(elect.New(s.manager(), s.order))(s)
-	return e
+	return leasetest.Got(elect.New(s.manager(), s.order))(s)
 }

@@ -16,9 +16,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestMutationsApply proves that the lists have not gone stale: every text occurs once in its
-// file, every test is there, and what is made of the files with all mutants can be parsed. It is
-// too little if a mutation compiles, which only its run shows.
+// TestMutationsApply proves that every text of the lists occurs once in its file, every test is there, and the files with all mutants can
+// be parsed. Whether a mutation compiles only its run shows.
 func TestMutationsApply(t *testing.T) {
 	t.Parallel()
 	const root = "../.."
@@ -38,9 +37,8 @@ func TestMutationsApply(t *testing.T) {
 			tests[m.dir] = functions(t, filepath.Join(root, m.dir))
 		}
 		// Subtests aren't looked for.
-		if name, _, _ := strings.Cut(m.test, "/"); m.equivalent == "" && !tests[m.dir][name] {
-			t.Errorf("%v: package %s has no test %s", m, m.dir, m.test)
-		}
+		name, _, _ := strings.Cut(m.test, "/")
+		testdb.ErrorIf(t, m.equivalent == "" && !tests[m.dir][name], "%v: package %s has no test %s", m, m.dir, m.test)
 	}
 	files := leasetest.Got(choices(root, list))(t)
 	for name, text := range files {

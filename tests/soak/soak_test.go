@@ -86,9 +86,8 @@ func TestSoakNoticesFaults(t *testing.T) {
 			r := &runner{options: options{out: t.TempDir(), every: time.Second}, sites: []*site{s}, journal: journal, asked: make(map[*site]float64)}
 			told := func(want int) {
 				t.Helper()
-				if code, err := r.tell(); code != want || err != nil {
-					t.Errorf("tell = %d, %v, want %d", code, err, want)
-				}
+				code, err := r.tell()
+				testdb.ErrorIf(t, code != want || err != nil, "tell = %d, %v, want %d", code, err, want)
 			}
 			raising := kind{name: "x", run: func(ctx context.Context, o *op) error { return o.raise(ctx, o.plain) }}
 			one(s, raising, 3, 0)
@@ -164,31 +163,22 @@ func leaking(values []float64, growth float64) []float64 {
 	return values
 }
 
-func TestSlowLeakOfEachFigureIsNoticed(t *testing.T) {
+// TestLeaksAndNoise proves that a slow leak of each figure is noticed, and that noise, less of it, saw teeth and a step aren't.
+func TestLeaksAndNoise(t *testing.T) {
 	for _, f := range made {
 		r, _ := ruleOf(f.name)
-		for seed := range testdb.Long(uint64(3), 500) {
-			leak := 3 * max(r.floor, r.share*f.level)
-			values := leaking(noisy(rand.New(rand.NewPCG(seed, 0)), f.level, f.noise), leak)
-			v := r.judge(values)
-			testdb.ErrorIf(t, v.flat(), "%s, seed %d: a growth by %.0f isn't noticed: %+v", f.name, seed, leak, v)
-		}
-	}
-}
-
-func TestNoiseIsFlat(t *testing.T) {
-	for _, f := range made {
-		r, _ := ruleOf(f.name)
+		floor := max(r.floor, r.share*f.level)
 		for seed := range testdb.Long(uint64(3), 500) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			for what, values := range map[string][]float64{
+				"a leak":    leaking(noisy(rand.New(rand.NewPCG(seed, 0)), f.level, f.noise), 3*floor),
 				"noise":     noisy(random, f.level, f.noise),
 				"less":      leaking(noisy(random, 2*f.level, f.noise), -f.level),
-				"saw teeth": sawTeeth(f.level, max(r.floor, r.share*f.level), int(2+random.Uint64N(30))),
-				"a step":    stepping(f.level, max(r.floor, r.share*f.level), random.IntN(minutes)),
+				"saw teeth": sawTeeth(f.level, floor, int(2+random.Uint64N(30))),
+				"a step":    stepping(f.level, floor, random.IntN(minutes)),
 			} {
 				v := r.judge(values)
-				testdb.ErrorIf(t, !v.flat(), "%s, seed %d: %s counts as growth: %+v", f.name, seed, what, v)
+				testdb.ErrorIf(t, v.flat() == (what == "a leak"), "%s, seed %d: %s is judged flat %t: %+v", f.name, seed, what, v.flat(), v)
 			}
 		}
 	}
@@ -203,9 +193,7 @@ func sawTeeth(level, height float64, width int) []float64 {
 	return values
 }
 
-// TestMachineIsNoGrowth: figures that are slower while the machine is busy don't grow, and neither
-// do those that aren't. A lease that is held for a fixed time is waited for as long on a busy
-// machine as on an idle one.
+// TestMachineIsNoGrowth: neither figures that are slower while the machine is busy grow, nor those that aren't.
 func TestMachineIsNoGrowth(t *testing.T) {
 	for busy, c := range map[string]struct {
 		figure   string
