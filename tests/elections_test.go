@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -211,10 +210,8 @@ func twoLead(t *testing.T, all []said) bool {
 	return false
 }
 
-// TestElections proves on ten processes, of which the leader resigns, is killed, stopped
-// and cut off in turn, that no two believe at once that they lead, that tokens rise, and
-// that a leader writes nothing after its successor; and tells how long it takes until
-// somebody else leads.
+// TestElections proves on ten processes, whose leader resigns, is killed, stopped and cut off in turn, that no two believe at
+// once that they lead, that tokens rise, and that a leader writes nothing after its successor; it logs the hand-overs.
 func TestElections(t *testing.T) {
 	lasts := testdb.Long(8*time.Second, time.Minute)
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
@@ -244,7 +241,9 @@ func TestElections(t *testing.T) {
 		}
 		all := e.end()
 		testdb.ErrorIf(t, twoLead(t, all), "two believe at once that they lead")
-		t.Log("\n" + table(took))
+		for cause, all := range took {
+			t.Logf("%s: %d hand-overs, after %v in the middle, from %v to %v, with a TTL of %v", cause, len(all), median(all), slices.Min(all), slices.Max(all), candidateTTL)
+		}
 		e.checkTerms(all)
 		e.checkRows()
 		least := slices.Min(late)
@@ -291,19 +290,6 @@ func (e *elected) checkRows() {
 func median(all []time.Duration) time.Duration {
 	slices.Sort(all)
 	return all[len(all)/2]
-}
-
-// table is the table of the hand-overs.
-func table(took map[string][]time.Duration) string {
-	var b strings.Builder
-	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
-	fmt.Fprintf(&b, "the TTL is %v\n%-8s %10s %10s %10s %10s\n", candidateTTL, "cause", "hand-overs", "least", "median", "most")
-	for _, cause := range []string{byResign, byKill, byStop, byCut} {
-		all := took[cause]
-		m := median(all) // sorts them
-		fmt.Fprintf(&b, "%-8s %10d %10v %10v %10v\n", cause, len(all), ms(all[0]), ms(m), ms(all[len(all)-1]))
-	}
-	return b.String()
 }
 
 // TestElectionsFindsTwo proves that the check finds what it is for: a leader that is

@@ -31,10 +31,8 @@ const (
 	settlingRow = 3 * time.Second // outlasts any statement that waits for a row
 )
 
-// play is one random history: the same steps of the same managers on a server and on the
-// store in memory. It runs in a bubble of testing/synctest, where time moves only while
-// nobody has anything to do or waits for the server; no time to live ends by that. The
-// clocks of both stores stand still but for the steps of time.
+// play is one random history: the same steps of the same managers on a server and on the store in memory, in a bubble of
+// testing/synctest. The clocks of both stores stand still but for the steps of time, so no time to live ends by the bubble's.
 type play struct {
 	sides    [2]*side // the server, the memory
 	admin    *sql.DB

@@ -129,10 +129,8 @@ var knownSeeds = map[string][]uint64{
 	"shared": {4308940837229211474, 9621963229036915770}, // AcquireTx waited for the neighbour of a key with readers
 }
 
-// TestStoresAgree proves of random histories of all operations that leases, shared leases
-// and semaphores do the same on a server and on the store in memory: errors, tokens, rows,
-// who waits and for how long, and what each handle is told. They are the same histories in
-// each make test, with those that have found something once, and new ones by night.
+// TestStoresAgree proves of random histories of all operations that leases, shared leases and semaphores do the same on a
+// server and in memory: errors, tokens, rows, who waits and for how long, and what each handle is told. By night they are new.
 func TestStoresAgree(t *testing.T) {
 	t.Parallel()
 	for cast := range plays {
@@ -151,10 +149,8 @@ func TestStoresAgree(t *testing.T) {
 	}
 }
 
-// TestStoresFindBugs proves that random histories find what they are for: bugs that are
-// planted in the statements on their way to the server. Bugs that need several steps in one
-// order are looked for in histories of few kinds of steps, and in those of all with
-// LOCKSTEP_LONG=1.
+// TestStoresFindBugs proves that random histories find bugs that are planted in the statements on their way to the server;
+// those that need several steps in one order by histories of few kinds of steps, and of all with LOCKSTEP_LONG=1.
 func TestStoresFindBugs(t *testing.T) {
 	t.Parallel()
 	testdb.NeedsServer(t)
