@@ -52,8 +52,7 @@ func TestDirtyReads(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		scope := begin(t, db.Connect(t))
 		lock(t, scope, "held")
-		_, err := scope.Once(t.Context(), txlock.Named("once"))
-		must(t, err)
+		must(t, second(scope.Once(t.Context(), txlock.Named("once"))))
 		room := ops.New(open(t, db, db.Engine().LevelVariable(), "'READ-UNCOMMITTED'"))
 		p := leasetest.Got(room.Look(t.Context()))(t)
 		all := leasetest.Got(room.OnceOf(t.Context(), "once"))(t)
@@ -69,17 +68,15 @@ func TestGrantBefore(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, hot, room := db.Connect(t), txlock.Named("hot"), ops.New(db.Admin())
 		must(t, txlock.Ensure(t.Context(), pool, hot))
-		_, err := room.Look(t.Context()) // by which it knows its server
-		must(t, err)
+		must(t, second(room.Look(t.Context()))) // by which it knows its server
 		began := leasetest.Got(room.Updates(t.Context()))(t)
 		tx, scope := beginTx(t, pool)
 		first := leasetest.Got(scope.Lock(t.Context(), hot))(t)
 		must(t, tx.Commit())
 		second := leasetest.Got(begin(t, pool).Lock(t.Context(), hot))(t)
 		p := lookUntil(t, room, func(p *ops.Picture) bool { return len(p.Locks) == 1 })
-		if l := p.Locks[0]; l.Token != second.Token() || l.Before != first.Token() {
-			t.Errorf("the lock is %#v, want the token %d after %d", l, second.Token(), first.Token())
-		}
+		l := p.Locks[0]
+		testdb.ErrorIf(t, l.Token != second.Token() || l.Before != first.Token(), "the lock is %#v, want the token %d after %d", l, second.Token(), first.Token())
 		if n, err := room.Updates(t.Context()); err != nil || n < began+2 {
 			t.Errorf("before two grants there were %v updates, afterwards %v, %v", began, n, err)
 		}
@@ -278,9 +275,8 @@ func TestLookBehindDDL(t *testing.T) {
 				if w := p.Waits[i]; w.Kind != ops.Table || !slices.Contains(w.Blockers, holder) || (w.Table != name) != w.Unsure {
 					t.Errorf("the wait of the DDL is of %s for %v (%v), and session %d holds the table: %v", w.Row, w.Blockers, w.Unsure, holder, p.Gaps)
 				}
-				if s := p.Sessions[changer]; !strings.Contains(s.Doing(), "waiting for table metadata lock") || p.Sessions[holder].User == "" {
-					t.Errorf("the sessions are %+v", p.Sessions)
-				}
+				s := p.Sessions[changer]
+				testdb.ErrorIf(t, !strings.Contains(s.Doing(), "waiting for table metadata lock") || p.Sessions[holder].User == "", "the sessions are %+v", p.Sessions)
 				root := p.Tree()
 				testdb.ErrorIf(t, len(root) == 0 || !slices.Contains(root[0].Holders, holder), "the tree is %+v", root)
 
@@ -353,8 +349,7 @@ func TestActivity(t *testing.T) {
 		pool := db.Connect(t, func(c *mysql.Config) { c.InterpolateParams = true }) // else the ten are of two locks
 		pool.SetMaxOpenConns(1)
 		must(t, txlock.Ensure(t.Context(), pool, txlock.Named("activity:1"), txlock.Named("activity:2")))
-		_, err := pool.ExecContext(t.Context(), "DO 41")
-		must(t, err)
+		must(t, second(pool.ExecContext(t.Context(), "DO 41")))
 		tx, scope := beginTx(t, pool)
 		session := uint64(testdb.ConnID(t, tx))
 		shows := func(want string) {
