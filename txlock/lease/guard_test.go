@@ -221,19 +221,6 @@ func TestGuardAndSavepoints(t *testing.T) {
 	})
 }
 
-// poolKind reports whether a pool is guarded.
-func poolKind(pool *sql.DB) (guarded bool) {
-	conn, err := pool.Conn(context.Background())
-	if err != nil {
-		return false
-	}
-	err = conn.Raw(func(c any) error {
-		_, guarded = c.(interface{ OpenRows() int })
-		return nil
-	})
-	return errors.Join(err, conn.Close()) == nil && guarded
-}
-
 // TestLostUpdates has holders stop at random for longer than their TTL,
 // between reading a counter and writing it, without knowing: the row expires while
 // they stand still, and others take over. No update is lost of those that guard,
@@ -259,10 +246,9 @@ func TestLostUpdates(t *testing.T) {
 					if where == "nowhere" {
 						pool = newPool(t, db, false, db.Overwriting(t))
 					}
-					f := newFuzz(t, db, pool, level, where)
-					f.run(t, rounds)
+					f := fuzz{db: db, pool: pool, level: level, where: where}
+					commits := f.run(t, rounds)
 					counted := number(t, db, "SELECT SUM(n) FROM "+f.table)
-					commits := f.commits()
 					t.Logf("%d rounds, %d pauses, %d commits, %d refused as lost and %d as stale, the counters show %d",
 						f.rounds.Load(), f.pauses.Load(), commits, f.lost.Load(), f.stale.Load(), counted)
 					testdb.ErrorIf(t, f.pauses.Load() < rounds/10 || commits < rounds/3, "too few of them: this test can't tell")
@@ -285,7 +271,7 @@ type fuzz struct {
 	level    sql.IsolationLevel
 	where    string // the guard's place
 	table    string
-	counters []*fuzzCounter
+	counters [3]fuzzCounter
 
 	rounds, pauses, lost, stale atomic.Int64
 }
@@ -297,85 +283,71 @@ type fuzzCounter struct {
 	commits atomic.Int64
 }
 
-const (
-	fuzzCounters = 3
-	fuzzWorkers  = 5
-)
-
-func newFuzz(t *testing.T, db *testdb.DB, pool *sql.DB, level sql.IsolationLevel, where string) *fuzz {
+// run has workers raise counters, each by a manager of its own, as processes have, and returns how many commits there were.
+func (f *fuzz) run(t *testing.T, rounds int64) (commits int64) {
 	t.Helper()
-	f := &fuzz{db: db, pool: pool, level: level, where: where}
-	f.table = db.CreateTable(t, "fuzz", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
-	for id := range fuzzCounters {
-		exec(t, db, "INSERT INTO "+f.table+" VALUES (?, 0)", id)
-		f.counters = append(f.counters, &fuzzCounter{id: id, key: named()})
+	f.table = f.db.CreateTable(t, "fuzz", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
+	for id := range f.counters {
+		exec(t, f.db, "INSERT INTO "+f.table+" VALUES (?, 0)", id)
+		f.counters[id].id, f.counters[id].key = id, named()
 	}
-	return f
-}
-
-func (f *fuzz) commits() (n int64) {
-	for _, c := range f.counters {
-		n += c.commits.Load()
-	}
-	return n
-}
-
-// run runs workers, each with a manager of its own, as processes have.
-func (f *fuzz) run(t *testing.T, rounds int64) {
-	t.Helper()
 	var group sync.WaitGroup
-	for range fuzzWorkers {
+	for range 5 {
 		m := newManager(t, f.pool)
 		group.Go(func() {
 			for f.rounds.Load() < rounds && !t.Failed() {
-				wantsNone(t, "round", f.round(t.Context(), m, f.counters[rand.IntN(len(f.counters))]))
+				wantsNone(t, "round", f.round(t.Context(), m, &f.counters[rand.IntN(len(f.counters))]))
 			}
 		})
 	}
 	group.Wait()
+	for i := range f.counters {
+		commits += f.counters[i].commits.Load()
+	}
+	return commits
 }
 
 // round raises one counter by read, add one, write, if its lease is free.
 func (f *fuzz) round(ctx context.Context, m *lease.Manager, c *fuzzCounter) (err error) {
 	var tx *sql.Tx
 	var l *lease.Lease
-	defer func() { err = errors.Join(f.refused(err), f.end(ctx, tx, l)) }()
-	n := int64(0)
-	early := rand.IntN(10) == 0 && f.level == sql.LevelRepeatableRead && f.where == "last"
-	if early { // reads before it has the lease, which the guard must find out
-		if tx, n, err = f.read(ctx, c); err != nil {
-			return err
-		}
-		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
+	var n int64
+	begins := func() (err error) {
+		tx, err = f.pool.BeginTx(ctx, &sql.TxOptions{Isolation: f.level})
+		return err
 	}
-	if l, err = m.TryAcquire(ctx, c.key); err != nil {
-		if errors.Is(err, txlock.ErrBusy) {
-			time.Sleep(time.Millisecond)
-			err = nil
+	reads := func() error { return tx.QueryRowContext(ctx, "SELECT n FROM "+f.table+" WHERE id = ?", c.id).Scan(&n) }
+	takes := func() (err error) {
+		if l, err = m.TryAcquire(ctx, c.key); err == nil {
+			f.rounds.Add(1)
 		}
 		return err
 	}
-	f.rounds.Add(1)
-	stops := rand.IntN(3) == 0
-	if f.where == "first" {
-		if tx, err = f.pool.BeginTx(ctx, &sql.TxOptions{Isolation: f.level}); err == nil {
-			err = f.guardFirst(ctx, l, tx, c, stops)
+	stops := func() error { return f.pause(ctx, l, c) }
+	guards := func() error { return l.Guard(ctx, tx) }
+	guardsLong := func() error { // its time ends meanwhile in some
+		if rand.IntN(6) > 0 {
+			return guards()
 		}
-		if err == nil {
-			n, err = f.readIn(ctx, tx, c)
+		f.pauses.Add(1)
+		defer time.Sleep(8 * time.Millisecond)
+		return errors.Join(f.expire(ctx, l, 5*time.Millisecond), guards())
+	}
+	writes := func() error {
+		return second(tx.ExecContext(ctx, "UPDATE "+f.table+" SET n = ? WHERE id = ?", n+1, c.id))
+	}
+	steps := map[string][]func() error{
+		"first":   {takes, begins, stops, guardsLong, reads, writes},
+		"last":    {takes, begins, reads, stops, writes, guards},
+		"nowhere": {takes, begins, reads, stops, writes},
+	}[f.where]
+	if f.where == "last" && f.level == sql.LevelRepeatableRead && rand.IntN(10) == 0 { // which the guard must find out
+		steps = []func() error{begins, reads, dozes, takes, stops, writes, guards}
+	}
+	for _, step := range steps {
+		if err = step(); err != nil {
+			break
 		}
-		stops = false
-	} else if !early {
-		tx, n, err = f.read(ctx, c)
-	}
-	if err == nil && stops {
-		err = f.pause(ctx, l, c)
-	}
-	if err == nil {
-		_, err = tx.ExecContext(ctx, "UPDATE "+f.table+" SET n = ? WHERE id = ?", n+1, c.id)
-	}
-	if err == nil && f.where == "last" {
-		err = l.Guard(ctx, tx)
 	}
 	if err == nil {
 		err = tx.Commit()
@@ -383,26 +355,13 @@ func (f *fuzz) round(ctx context.Context, m *lease.Manager, c *fuzzCounter) (err
 	if err == nil {
 		c.commits.Add(1)
 	}
-	return err
+	return errors.Join(f.refused(err), f.end(ctx, tx, l))
 }
 
-// guardFirst guards a transaction that has read nothing, of a holder that stops before or after that.
-func (f *fuzz) guardFirst(ctx context.Context, l *lease.Lease, tx *sql.Tx, c *fuzzCounter, stops bool) (err error) {
-	within := stops && rand.IntN(2) == 0
-	switch {
-	case within: // its time ends while the transaction is guarded
-		f.pauses.Add(1)
-		err = f.expire(ctx, l, 5*time.Millisecond)
-	case stops:
-		err = f.pause(ctx, l, c)
-	}
-	if err == nil {
-		err = l.Guard(ctx, tx)
-	}
-	if err == nil && within {
-		time.Sleep(8 * time.Millisecond)
-	}
-	return err
+// dozes lets others come between.
+func dozes() error {
+	time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
+	return nil
 }
 
 // end ends a round: the transaction first, which may have the lease's row locked.
@@ -421,21 +380,6 @@ func (f *fuzz) end(ctx context.Context, tx *sql.Tx, l *lease.Lease) (err error) 
 	return err
 }
 
-// read begins a transaction and reads the counter.
-func (f *fuzz) read(ctx context.Context, c *fuzzCounter) (*sql.Tx, int64, error) {
-	tx, err := f.pool.BeginTx(ctx, &sql.TxOptions{Isolation: f.level})
-	if err != nil {
-		return nil, 0, err
-	}
-	n, err := f.readIn(ctx, tx, c)
-	return tx, n, err
-}
-
-func (f *fuzz) readIn(ctx context.Context, tx *sql.Tx, c *fuzzCounter) (n int64, err error) {
-	err = tx.QueryRowContext(ctx, "SELECT n FROM "+f.table+" WHERE id = ?", c.id).Scan(&n)
-	return n, err
-}
-
 // expire ends the time of a lease behind its holder's back.
 func (f *fuzz) expire(ctx context.Context, l *lease.Lease, in time.Duration) error {
 	_, err := f.db.Admin().ExecContext(ctx, "UPDATE lockstep_leases SET expires_us = CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) + ? WHERE name = ? AND slot = 0 AND token = ?",
@@ -443,9 +387,11 @@ func (f *fuzz) expire(ctx context.Context, l *lease.Lease, in time.Duration) err
 	return err
 }
 
-// pause stops the holder until its time is over and, in most cases, a successor
-// has committed.
+// pause stops one in three holders until its time is over and, in most cases, a successor has committed.
 func (f *fuzz) pause(ctx context.Context, l *lease.Lease, c *fuzzCounter) error {
+	if rand.IntN(3) > 0 {
+		return nil
+	}
 	f.pauses.Add(1)
 	before := c.commits.Load()
 	if err := f.expire(ctx, l, 0); err != nil {
@@ -462,6 +408,8 @@ func (f *fuzz) pause(ctx context.Context, l *lease.Lease, c *fuzzCounter) error 
 func (f *fuzz) refused(err error) error {
 	switch {
 	case err == nil:
+	case errors.Is(err, txlock.ErrBusy):
+		time.Sleep(time.Millisecond)
 	case errors.Is(err, txlock.ErrLost):
 		f.lost.Add(1)
 	case errors.Is(err, txlock.ErrStaleSnapshot):
