@@ -206,41 +206,6 @@ func giveUpInQueue(t *testing.T, db *testdb.DB, of, by string) (late, gone, afte
 	return late, gone, behind.at.Sub(start)
 }
 
-// TestFairLongWait proves that a wait in the queue may be longer than the application's
-// sessions wait for a lock or may take for a statement, without losing its place.
-func TestFairLongWait(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		queue := line{db: db, key: key}
-		impatient := func(c *mysql.Config) {
-			c.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
-			if db.Engine() == testdb.MariaDB {
-				c.Params["max_statement_time"] = "2"
-			} else {
-				c.Params["max_execution_time"] = "2000"
-			}
-		}
-		held := acquire(t, newManager(t, newPool(t, db, true, impatient), lease.Fair()), key)
-		var waits []*fairWait
-		var sessions []int64
-		for i := range 3 {
-			waits = append(waits, fairAcquire(t, newManager(t, newPool(t, db, i != 1, impatient), lease.Fair()), key))
-			sessions = append(sessions, queue.joined(t, i > 0))
-		}
-		waitUntil(t, "they have waited for three seconds", func() bool {
-			return number(t, db, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE id IN (?, ?) AND time >= 3", sessions[1], sessions[2]) == 2
-		})
-		if now := queue.waiting(t); len(now) != 2 || !slices.Contains(now, sessions[1]) || !slices.Contains(now, sessions[2]) {
-			t.Errorf("sessions %v wait, want %v", now, sessions[1:])
-		}
-		for _, w := range waits {
-			release(t, held)
-			held = w.lease(t)
-		}
-		release(t, held)
-	})
-}
-
 // TestFairNewcomers proves that TryAcquire of managers with Fair never passes the
 // first in the queue at the moment of a release, for a key that was shared before as
 // for any other, and takes a lease for which nobody waits.
@@ -319,42 +284,6 @@ func TestFairFirstQueue(t *testing.T) {
 			if !ends {
 				release(t, slow.lease(t))
 			}
-		}
-	})
-}
-
-// TestFairClean proves that the removal of idle rows leaves the queue alone: it
-// removes neither the row at which somebody queues, nor breaks a later queue when it
-// has removed one.
-func TestFairClean(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		cleaner := fairManager(t, db, lease.PurgeEvery(0, time.Second))
-		managers := []*lease.Manager{fairManager(t, db), fairManager(t, db), fairManager(t, db)}
-		rows := func() int64 {
-			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = -1", key.String())
-		}
-		for range 3 {
-			queue := line{db: db, key: key}
-			held := acquire(t, managers[0], key)
-			first := fairAcquire(t, managers[1], key)
-			queue.first(t)
-			behind := fairAcquire(t, managers[2], key)
-			queue.next(t)
-			wantsNone(t, "Purge", second(cleaner.Purge(t.Context())))
-			if rows() != 1 {
-				t.Fatal("the row at which they queue was removed")
-			}
-			release(t, held)
-			held = first.lease(t)
-			queue.first(t)
-			release(t, held)
-			release(t, behind.lease(t))
-			// The last session of the queue may end in the background.
-			waitUntil(t, "an idle row is removed", func() bool {
-				wantsNone(t, "Purge", second(cleaner.Purge(t.Context())))
-				return rows() == 0
-			})
 		}
 	})
 }
@@ -536,12 +465,19 @@ func onOwnDatabase(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 
 // TestFairOrder proves that the waiters of four managers, which know nothing of each other, are
 // granted the lease in the order in which they came, whichever manager they are of: the test has
-// seen each of them take its place. 160 grants are checked with LOCKSTEP_LONG=1, else 40.
+// seen each of them take its place, and at first wait for longer than its session waits for a lock or
+// may take for a statement. 160 grants are checked with LOCKSTEP_LONG=1, else 40.
 func TestFairOrder(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
 		key, m := named(), fairManager(t, db)
-		managers := []*lease.Manager{fairManager(t, db), fairManager(t, db), fairManager(t, db), fairManager(t, db)}
-		for _, arrivals := range slices.Repeat([][]int{ // the managers of those who come, one after the other
+		limits := map[string]string{"innodb_lock_wait_timeout": "1", "max_execution_time": "2000"}
+		if db.Engine() == testdb.MariaDB {
+			limits = map[string]string{"innodb_lock_wait_timeout": "1", "max_statement_time": "2"}
+		}
+		managers := several(4, func(i int) *lease.Manager {
+			return newManager(t, newPool(t, db, i != 1, func(c *mysql.Config) { c.Params = limits }), lease.Fair())
+		})
+		for round, arrivals := range slices.Repeat([][]int{ // the managers of those who come, one after the other
 			{0, 0, 0, 0, 0, 1, 2},
 			{0, 1, 2, 3, 3, 2, 1, 0},
 			{0, 0, 1, 1, 0, 0, 2, 3, 3, 0, 1, 1},
@@ -559,6 +495,11 @@ func TestFairOrder(t *testing.T) {
 				}()
 				places[who] = queue.joined(t, who > 0)
 			}
+			waitUntil(t, "all but the first have waited for three seconds", func() bool {
+				return round > 0 || !slices.ContainsFunc(places[1:], func(id int64) bool {
+					return number(t, db, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE id = ? AND time >= 3", id) == 0
+				})
+			})
 			release(t, l)
 			for turn := range arrivals {
 				who := within(t, "a grant", granted)

@@ -276,53 +276,37 @@ func TestOpenTransactionsAreBounded(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		run, wait := sideBySide(t)
 		defer wait()
-		type hold func(m *lease.Manager, tx *sql.Tx, key txlock.Key) error
-		guarded := func(take verb) hold {
-			return func(m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
-				l, err := take(t.Context(), m, key)
-				if err == nil {
-					err = l.Guard(t.Context(), tx)
-				}
-				return err
-			}
-		}
-		inTx := func(m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
-			return second(m.AcquireTx(t.Context(), tx, key))
-		}
-		for name, c := range map[string]struct {
-			holds hold
-			wants verb
-		}{
-			"reader": {guarded(shared), exclusive},
-			"permit": {guarded(permitOf), permitOf},
-			"AcquireTx": {func(m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
-				release(t, acquire(t, m, key))
-				return inTx(m, tx, key)
-			}, exclusive},
-			"AcquireTx and readers": {inTx, shared},
+		for name, c := range map[string]struct{ holds, wants verb }{ // nil: by AcquireTx
+			"reader": {shared, exclusive}, "permit": {permitOf, permitOf}, "AcquireTx": {nil, exclusive}, "AcquireTx and readers": {nil, shared},
 		} {
 			run(name, func(t *testing.T) {
 				key := named()
 				holder, other := newManager(t, pool, lease.TTL(time.Second)), newManager(t, newPool(t, db, false))
-				tx := begin(t, pool, sql.LevelDefault)
-				err := c.holds(holder, tx, key)
-				for errors.Is(err, txlock.ErrLost) { // a busy machine has let its second pass
-					rollback(t, tx)
+				if name == "AcquireTx" {
+					release(t, acquire(t, holder, key))
+				}
+				var tx *sql.Tx
+				holds := func() error {
 					tx = begin(t, pool, sql.LevelDefault)
-					err = c.holds(holder, tx, key)
+					if c.holds == nil {
+						return second(holder.AcquireTx(t.Context(), tx, key))
+					}
+					l, err := c.holds(t.Context(), holder, key)
+				if err == nil {
+					err = l.Guard(t.Context(), tx)
+				}
+				return err
+				}
+				err := holds()
+				for ; errors.Is(err, txlock.ErrLost); err = holds() { // a busy machine has let its second pass
+					rollback(t, tx)
 				}
 				must(t, err)
-				ctx := limited(t, soon)
-				delays, start := testdb.Delays(t), time.Now()
-				l, err := c.wants(ctx, other, key)
-				if err != nil {
-					t.Fatalf("after %v: %v", time.Since(start), err)
-				}
+				ctx, delays, start := limited(t, soon), testdb.Delays(t), time.Now()
+				l := mustLease(t)(c.wants(ctx, other, key))
 				took := time.Since(start)
 				testdb.ErrorIf(t, took > bounded+delays(), "free after %v", took)
-				if err := tx.Commit(); err == nil {
-					t.Error("the transaction was committed all the same")
-				}
+				testdb.ErrorIf(t, tx.Commit() == nil, "the transaction was committed all the same")
 				release(t, l)
 			})
 		}
@@ -368,33 +352,31 @@ func TestBlockedBySession(t *testing.T) {
 			info, err := m.Inspect(t.Context(), key)
 			return err == nil && !info.Held
 		})
-		names := func(what string, err error, want error, text string) {
-			t.Helper()
-			wants(t, what, err, want)
-			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("session %d ", session)) || !strings.Contains(err.Error(), text) {
-				t.Errorf("%s: %v, want it to name session %d and to say %q", what, err, session, text)
-			}
-		}
-		_, err := m.TryAcquire(t.Context(), key)
-		names("TryAcquire", err, txlock.ErrBusy, "")
-		// What a call has to see before its limit takes as long as the machine needs.
-		patiently := func(from time.Duration, text string, call func(limit time.Duration) error) (err error) {
-			for limit := from; limit < soon; limit *= 2 {
-				if err = call(limit); err == nil || strings.Contains(err.Error(), text) {
-					break
-				}
-			}
-			return err
-		}
+		who, killIt := fmt.Sprintf("session %d ", session), fmt.Sprintf("KILL %d", session)
 		wait := func(limit time.Duration) error { return second(m.Acquire(t.Context(), key, lease.WaitAtMost(limit))) }
-		names("Acquire", patiently(500*time.Millisecond, "session ", wait), txlock.ErrWaitTimeout, "")
-		names("ForceRelease that is cancelled", patiently(500*time.Millisecond, "session ", func(limit time.Duration) error {
-			return m.ForceRelease(limited(t, limit), key)
-		}), context.DeadlineExceeded, "")
-		killIt := fmt.Sprintf("KILL %d", session)
-		names("Acquire after the grace", patiently(2*time.Second, killIt, wait), txlock.ErrWaitTimeout, killIt)
-		err = m.ForceRelease(t.Context(), key)
-		names("ForceRelease", err, err, killIt)
+		force := func(limit time.Duration) error { return m.ForceRelease(limited(t, limit), key) }
+		// What a call has to see before its limit takes as long as the machine needs.
+		for _, c := range []struct {
+			what string
+			call func(limit time.Duration) error
+			from time.Duration
+			want error // nil for any
+			says string
+		}{
+			{"TryAcquire", func(time.Duration) error { return second(m.TryAcquire(t.Context(), key)) }, soon / 2, txlock.ErrBusy, who},
+			{"Acquire", wait, 500 * time.Millisecond, txlock.ErrWaitTimeout, who},
+			{"ForceRelease that is cancelled", force, 500 * time.Millisecond, context.DeadlineExceeded, who},
+			{"Acquire after the grace", wait, 2 * time.Second, txlock.ErrWaitTimeout, killIt},
+			{"ForceRelease", force, soon / 2, nil, killIt},
+		} {
+			err := c.call(c.from)
+			for limit := 2 * c.from; err != nil && !strings.Contains(err.Error(), c.says) && limit < soon; limit *= 2 {
+				err = c.call(limit)
+			}
+			says(t, err, who)
+			says(t, err, c.says)
+			testdb.ErrorIf(t, c.want != nil && !errors.Is(err, c.want), "%s: %v, want %v", c.what, err, c.want)
+		}
 		db.Kill(t, int64(session))
 		release(t, fairAcquire(t, m, key).lease(t))
 	})

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -304,89 +303,6 @@ func TestResizeThatFailsChangesNothing(t *testing.T) {
 		resized, err = s.Resize(t.Context(), 5)
 		wantsNone(t, "Resize afterwards", err)
 		release(t, permit(t, resized))
-	})
-}
-
-// seen is what List or Inspect tells of one thing that is held.
-type seen struct {
-	kind  lease.Kind
-	owner string
-	token uint64
-	held  bool
-}
-
-func seenOf(infos []lease.Info) (all []seen) {
-	for _, i := range infos {
-		all = append(all, seen{i.Kind, i.Owner, i.Token, i.Held})
-	}
-	return all
-}
-
-// TestEverythingHeldIsVisible proves that List and Inspect show the writer, the readers,
-// the permits and the first waiter of a key, each with its owner and since when, and that
-// ForceRelease takes all of them away, or one.
-func TestEverythingHeldIsVisible(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		quiet := lease.PurgeEvery(0, time.Hour) // whose cleanups hold a lease after a minute
-		m, operator := newManager(t, newPool(t, db, true), quiet), newManager(t, newPool(t, db, false), quiet)
-		same := func(what string, got []lease.Info, want ...seen) {
-			t.Helper()
-			s := seenOf(got)
-			testdb.ErrorIf(t, !slices.Equal(s, want), "%s shows %+v, want %+v", what, s, want)
-			for _, i := range got {
-				age := time.Since(i.Since)
-				testdb.ErrorIf(t, age < -5*time.Minute || age > 5*time.Minute, "%s: %s since %v", what, i.Kind, i.Since)
-			}
-		}
-		of := func(kind lease.Kind, l *lease.Lease) seen { return seen{kind, l.Owner(), l.Token(), true} }
-		started := time.Now()
-
-		a, b, c := txlock.Named("a"), txlock.Named("b"), txlock.Named("c")
-		writer := acquire(t, m, a)
-		readers := []*lease.Lease{share(t, m, b), share(t, m, b)}
-		semaphore := semaphore(t, m, c, 3)
-		permits := []*lease.Lease{permit(t, semaphore), permit(t, semaphore)}
-		waiting := fairAcquire(t, fairManager(t, db, quiet), a)
-		(&line{db: db, key: a}).first(t)
-		first := seen{kind: lease.Waiter, owner: list(t, operator)[0].Owner}
-		same("List", list(t, operator), first, of(lease.Exclusive, writer), of(lease.Reader, readers[0]), of(lease.Reader, readers[1]),
-			of(lease.Permit, permits[0]), of(lease.Permit, permits[1]))
-		for _, i := range list(t, operator) {
-			if i.Kind == lease.Waiter && (i.Session == 0 || i.Since.After(time.Now().Add(time.Minute)) || i.Since.Before(started.Add(-time.Minute))) {
-				t.Errorf("the waiter has session %d and waits since %v", i.Session, i.Since)
-			}
-		}
-		info := inspect(t, operator, a)
-		same("Inspect of a lease", []lease.Info{info}, of(lease.Exclusive, writer))
-		testdb.ErrorIf(t, info.TTL != 5*soon || info.Holders != 1 || info.Remaining < 4*soon, "Inspect of a lease: %+v", info)
-		same("its others", info.Others, first)
-		same("Inspect of readers", inspect(t, operator, b).Others, of(lease.Reader, readers[0]), of(lease.Reader, readers[1]))
-		if i := inspect(t, operator, c); i.Permits != 3 || i.Held {
-			t.Errorf("Inspect of a semaphore: %+v", i)
-		}
-		same("Inspect of permits", inspect(t, operator, c).Others, of(lease.Permit, permits[0]), of(lease.Permit, permits[1]))
-		if i := inspect(t, operator, txlock.Named("d")); i.Held || i.Key != txlock.Named("d") || len(i.Others) != 0 {
-			t.Errorf("Inspect of a key that was never leased: %+v", i)
-		}
-
-		// One permit by its slot, and the rest by their keys.
-		must(t, operator.ForceRelease(t.Context(), c, inspect(t, operator, c).Others[0].Slot))
-		wants(t, "the permit that was taken away", permits[0].Renew(t.Context()), txlock.ErrLost)
-		wantsNone(t, "the other permit", permits[1].Renew(t.Context()))
-		wants(t, "ForceRelease of a slot that is free", operator.ForceRelease(t.Context(), c, 1), txlock.ErrNotHeld)
-		wants(t, "ForceRelease of a waiter", operator.ForceRelease(t.Context(), a, -1), txlock.ErrInvalidOption)
-		for _, key := range []txlock.Key{c, b, a} {
-			must(t, operator.ForceRelease(t.Context(), key))
-		}
-		for _, l := range []*lease.Lease{writer, readers[0], readers[1], permits[1]} {
-			wants(t, "what was taken away", l.Renew(t.Context()), txlock.ErrLost)
-		}
-		release(t, waiting.lease(t))
-		release(t, acquire(t, m, b))
-		waitUntil(t, "the waiter's place is gone, too", func() bool { return len(list(t, operator)) == 0 })
-		for _, key := range []txlock.Key{a, b, c} {
-			wants(t, "ForceRelease of what is free", operator.ForceRelease(t.Context(), key), txlock.ErrNotHeld)
-		}
 	})
 }
 
