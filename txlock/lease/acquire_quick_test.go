@@ -316,55 +316,25 @@ func TestLockedRowPastTheLimit(t *testing.T) {
 	})
 }
 
-// crowd is a number of goroutines that ask for the same lease, one after the other.
-type crowd struct {
-	db      *memory
-	all     sync.WaitGroup
-	mu      sync.Mutex
-	came    []string
-	granted []string
-	when    []time.Duration
-}
-
-// join lets the next one come. It returns when that waits; what it holds, it holds for a
-// while.
-func (l *crowd) join(ctx context.Context, name string, hold time.Duration, acquire func(context.Context) (*lease.Lease, error)) {
-	l.came = append(l.came, name)
-	l.all.Go(func() {
-		got, err := acquire(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			l.db.t.Errorf("%s: %v", name, err)
-			return
-		}
-		l.mu.Lock()
-		l.granted = append(l.granted, name)
-		l.when = append(l.when, time.Since(l.db.begun))
-		l.mu.Unlock()
-		time.Sleep(hold)
-		if err := got.Release(context.Background()); err != nil {
-			l.db.t.Errorf("%s: %v", name, err)
-		}
-	})
-	synctest.Wait()
-}
-
-// inOrder waits for all, and checks that the first to come was granted first.
-func (l *crowd) inOrder() {
-	l.db.t.Helper()
-	l.all.Wait()
-	if !slices.Equal(l.granted, l.came) {
-		l.db.t.Errorf("granted to %v, who came as %v", l.granted, l.came)
-	}
-}
-
-func names(n int) (all []string) {
+// queueUp has so many come to a lease one after the other, each of whom holds it for a second. What it
+// returns waits for all, and checks that the first to come was granted first.
+func queueUp(t *testing.T, m *lease.Manager, n int) (inOrder func()) {
+	var granted []int
+	var all sync.WaitGroup
 	for i := range n {
-		all = append(all, string(rune('a'+i)))
+		all.Go(func() {
+			l := acquire(t, m, job)
+			granted = append(granted, i)
+			time.Sleep(time.Second)
+			release(t, l)
+		})
+		synctest.Wait()
 	}
-	return all
+	return func() {
+		t.Helper()
+		all.Wait()
+		testdb.ErrorIf(t, len(granted) != n || !slices.IsSorted(granted), "granted to %v in the order in which they came", granted)
+	}
 }
 
 // TestPlacesAreInOrder proves that of one manager those who came first have their places
@@ -384,13 +354,10 @@ func TestPlacesAreInOrder(t *testing.T) {
 				return slow(time.Millisecond)(ctx, op, at, call)
 			}
 		})
-		l := crowd{db: db}
-		for _, name := range names(3) {
-			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job) })
-		}
+		inOrder := queueUp(t, m, 3)
 		time.Sleep(5 * time.Second)
 		release(t, held)
-		l.inOrder()
+		inOrder()
 		fair := seen.fair()
 		testdb.ErrorIf(t, !slices.Equal(fair, []bool{true, true, true}), "fair: %v", fair)
 	})
@@ -402,12 +369,9 @@ func TestPlacesAreBounded(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		seen := new(recorder)
 		m, wire := db.process(lease.Fair(), lease.Observe(seen.observe))
-		l := crowd{db: db}
-		for _, name := range names(21) { // the first gets it
-			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job) })
-		}
+		inOrder := queueUp(t, m, 21) // the first gets it
 		wire.sends(t, "Turn", 16)
-		l.inOrder()
+		inOrder()
 		wire.sends(t, "Turn", 20)
 		fair := seen.fair()
 		testdb.ErrorIf(t, len(fair) != 20 || slices.Contains(fair[:16], false) || slices.Contains(fair[16:], true), "fair: %v", fair)
@@ -442,11 +406,11 @@ func TestReleaseNeedsNoLook(t *testing.T) {
 		for _, options := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
 			m, wire := db.process()
 			held := acquire(t, m, job)
-			l := crowd{db: db}
-			l.join(t.Context(), "waiter", 0, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job, options...) })
+			waiter := later(func() error { return acquired(m.Acquire(t.Context(), job, options...)) })
+			synctest.Wait()
 			looks := len(wire.calls("Look"))
 			release(t, held)
-			l.all.Wait()
+			must(t, <-waiter)
 			equal(t, "looks after the release", len(wire.calls("Look"))-looks, 0)
 		}
 	})

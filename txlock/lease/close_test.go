@@ -118,24 +118,6 @@ func TestCloseAfterItsPool(t *testing.T) {
 	})
 }
 
-// TestCloseWaitsForReleases proves that Close waits for a Release which has begun before
-// it, is cut short by its context, and goes on in the background.
-func TestCloseWaitsForReleases(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		other := db.manager()
-		m, wire := db.process()
-		l := acquire(t, m, job)
-		wire.fault("Release", times(1, hangs))
-		released := later(func() error { return l.Release(limited(t, time.Second)) })
-		time.Sleep(500 * time.Millisecond)
-		closed := later(func() error { return m.Close(context.WithoutCancel(t.Context())) })
-		wants(t, "Release", <-released, context.DeadlineExceeded)
-		must(t, <-closed)
-		db.within("Close", time.Second, 2*time.Second)
-		nothingHeld(t, other)
-	})
-}
-
 // TestCloseWhileATransactionGuards proves that Close waits for the end of a transaction
 // that guards a lease, or was granted one, and that nothing is held then; and that it says
 // so where its context ends first.

@@ -495,6 +495,10 @@ func TestFairOrder(t *testing.T) {
 				}()
 				places[who] = queue.joined(t, who > 0)
 			}
+			first := inspect(t, m, key).Others[0]
+			if first.Kind != lease.Waiter || first.Session != uint64(places[0]) || time.Since(first.Since).Abs() > soon {
+				t.Errorf("the first waiter is shown as %+v, of session %d", first, places[0])
+			}
 			waitUntil(t, "all but the first have waited for three seconds", func() bool {
 				return round > 0 || !slices.ContainsFunc(places[1:], func(id int64) bool {
 					return number(t, db, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE id = ? AND time >= 3", id) == 0

@@ -185,15 +185,13 @@ func TestForceReleaseWakes(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
 		held := acquire(t, a, job)
-		l := crowd{db: db}
-		l.join(t.Context(), "waiter", 0, func(ctx context.Context) (*lease.Lease, error) {
-			next, err := b.Acquire(ctx, job)
-			testdb.ErrorIf(t, err == nil && next.Token() <= held.Token(), "token %d follows %d", next.Token(), held.Token())
-			return next, err
-		})
+		waiter := fairAcquire(t, b, job)
+		synctest.Wait()
 		must(t, b.ForceRelease(t.Context(), job))
-		l.all.Wait()
+		next := waiter.lease(t)
+		higher(t, next, held)
 		db.at("granted", 0)
+		release(t, next)
 
 		for range 3 {
 			share(t, a, job)

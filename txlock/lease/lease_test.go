@@ -292,10 +292,10 @@ func TestOpenTransactionsAreBounded(t *testing.T) {
 						return second(holder.AcquireTx(t.Context(), tx, key))
 					}
 					l, err := c.holds(t.Context(), holder, key)
-				if err == nil {
-					err = l.Guard(t.Context(), tx)
-				}
-				return err
+					if err == nil {
+						err = l.Guard(t.Context(), tx)
+					}
+					return err
 				}
 				err := holds()
 				for ; errors.Is(err, txlock.ErrLost); err = holds() { // a busy machine has let its second pass

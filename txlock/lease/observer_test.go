@@ -336,8 +336,7 @@ func infoOf(t *testing.T, l *lease.Lease, m *lease.Manager) lease.Info {
 }
 
 // TestRefusalsNameTheHolder proves that a wait that ends by its limit or by its context names who was seen
-// last, without a call more; that with NameHolders each refusal names the holder, reader or permit by one
-// look at most; and that there is none at what is free.
+// last, without a call more; and that with NameHolders each refusal names the holder, reader or permit by one look.
 func TestRefusalsNameTheHolder(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a := db.manager(lease.WithLabel("the nightly report"))
@@ -348,45 +347,35 @@ func TestRefusalsNameTheHolder(t *testing.T) {
 			calls["limit: "+name] = func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) error {
 				return wait(ctx, m, key, lease.WaitAtMost(time.Second))
 			}
-			calls["context: "+name] = func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) error {
-				ctx, cancel := context.WithTimeout(ctx, time.Second)
-				defer cancel()
-				return wait(ctx, m, key)
-			}
 		}
 		for name, call := range calls {
 			for kind, hold := range map[string]verb{"lease": exclusive, "reader": shared, "permit": permitOf} {
-				if strings.HasSuffix(name, "a permit") != (kind == "permit") || kind == "reader" && strings.Contains(name, "Shared") ||
-					kind != "lease" && strings.HasPrefix(name, "context") { // which has ended before a look
+				if strings.HasSuffix(name, "a permit") != (kind == "permit") || kind == "reader" && strings.Contains(name, "Shared") {
 					continue
 				}
-				m, of, most := naming, wire, 1
+				m, of, looks := naming, wire, 1
 				if strings.Contains(name, ": ") && kind == "lease" {
-					m, of, most = plain, unnamed, 0
+					m, of, looks = plain, unnamed, 0
 				}
 				what, key := name+" of a "+kind, txlock.Named(name+" of a "+kind)
 				held := mustLease(t)(hold(t.Context(), a, key))
-				info, looks := infoOf(t, held, a), len(of.calls("Inspect"))
+				info, before := infoOf(t, held, a), len(of.calls("Inspect"))
 				err := call(t.Context(), m, key)
-				if !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, txlock.ErrWaitTimeout) && (!errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(name, "context")) {
-					t.Errorf("%s: %v", what, err)
-				}
+				testdb.ErrorIf(t, !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, txlock.ErrWaitTimeout), "%s: %v", what, err)
 				namesHolder(t, what, err, key, info)
 				time.Sleep(time.Second) // what a wait for readers has kept is released in the background
 				release(t, held)
-				n := len(of.calls("Inspect")) - looks
-				testdb.ErrorIf(t, n > most, "%s: %d looks", what, n)
-				looks = len(of.calls("Inspect"))
 				must(t, call(t.Context(), m, key))
-				equal(t, what+": looks at what is free", len(of.calls("Inspect"))-looks, 0)
+				n := len(of.calls("Inspect")) - before
+				testdb.ErrorIf(t, n > looks, "%s: %d looks", what, n)
 			}
 		}
 		held := acquire(t, a, job)
-		_, err := plain.TryAcquire(t.Context(), job)
-		if wants(t, "TryAcquire", err, txlock.ErrBusy); heldBy(err) != nil {
-			t.Errorf("named without a look: %v", err)
-		}
-		namesHolder(t, "one call's option", second(plain.TryAcquire(t.Context(), job, lease.NameHolders())), job, infoOf(t, held, a))
+		err := second(plain.Acquire(limited(t, time.Second), job))
+		wants(t, "Acquire", err, context.DeadlineExceeded)
+		namesHolder(t, "the end of the context", err, job, infoOf(t, held, a))
+		err = second(plain.TryAcquire(t.Context(), job))
+		testdb.ErrorIf(t, heldBy(err) != nil, "named without a look: %v", err)
 		release(t, held)
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
-	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
@@ -180,9 +178,11 @@ func TestUpgradeIsRefusedAtOnce(t *testing.T) {
 					ctx, cancel = reader.Context(outer)
 					defer cancel()
 				}
-				writers := crowd{db: db}
+				writer := make(chan error, 1)
+				writer <- nil
 				if by := map[string]*lease.Manager{"a writer waits here": m, "a writer waits elsewhere": db.manager()}[waits]; by != nil {
-					writers.join(t.Context(), "writer", 0, func(ctx context.Context) (*lease.Lease, error) { return by.Acquire(ctx, job) })
+					writer = later(func() error { return acquired(by.Acquire(t.Context(), job)) })
+					synctest.Wait()
 				}
 				for _, m := range []*lease.Manager{reading, m} {
 					for _, options := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
@@ -197,7 +197,7 @@ func TestUpgradeIsRefusedAtOnce(t *testing.T) {
 				wants(t, "another name", second(m.TryAcquire(lease.WithOwner(outer, "somebody else"), job)), txlock.ErrBusy)
 				must(t, reader.Err())
 				release(t, reader)
-				writers.all.Wait()
+				must(t, <-writer)
 				release(t, acquireIn(outer, t, m, job))
 			})
 		}
@@ -232,27 +232,6 @@ func TestOwnerEntersWhileItWaits(t *testing.T) {
 		must(t, <-enters)
 		db.within("the owner has entered", 0, 2*time.Minute)
 		release(t, l)
-	})
-}
-
-// TestRaiseToken proves that a lease goes on with the token that it was raised to, and that the next one is higher.
-func TestRaiseToken(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		l := acquire(t, m, job)
-		raised := l.Token() + 1_000_000_000_000
-		for _, to := range []uint64{raised, raised - 1} {
-			must(t, inner.RaiseToken(t.Context(), l, to))
-			equal(t, "the token", l.Token(), raised)
-			equal(t, "that of the row", leasetest.Got(wire.Stored(t.Context(), store.Row{Key: job.String()}))(t).Token, raised)
-		}
-		time.Sleep(2 * ttl)
-		must(t, wire.guarding(t, l).Commit())
-		release(t, l)
-		next := acquire(t, m, job)
-		higher(t, next, l)
-		wants(t, "RaiseToken to a number that is no token", inner.RaiseToken(t.Context(), next, math.MaxUint64), txlock.ErrInvalidOption)
-		release(t, next)
 	})
 }
 

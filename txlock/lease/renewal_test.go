@@ -430,9 +430,9 @@ func TestLoadOfWaiters(t *testing.T) {
 			held := acquire(t, db.manager(), job)
 			m, wire := db.process()
 			ctx, cancel := context.WithCancel(t.Context())
-			l := crowd{db: db}
+			var all sync.WaitGroup
 			for range 50 {
-				l.join(ctx, "", 0, func(ctx context.Context) (*lease.Lease, error) { return c.acquire(ctx, m, job) })
+				all.Go(func() { wants(t, "a waiter", c.acquire.released(ctx, m, job), context.Canceled) })
 			}
 			time.Sleep(10 * time.Second) // the pauses have grown
 			before := wire.total()
@@ -440,7 +440,7 @@ func TestLoadOfWaiters(t *testing.T) {
 			n := wire.total() - before
 			testdb.ErrorIf(t, n > c.most || n < 60, "%d calls in a minute", n)
 			cancel()
-			l.all.Wait()
+			all.Wait()
 			release(t, held)
 		})
 	}

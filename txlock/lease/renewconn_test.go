@@ -331,15 +331,10 @@ func TestLabelsOfAllSizes(t *testing.T) {
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Shared(t, engine).Open(t)
 		const waiters = 6
-		key, granted := named(), make(chan *lease.Lease)
+		key, waits := named(), []*fairWait(nil)
 		held := acquire(t, newManager(t, newPool(t, db, true)), key)
 		for i := range waiters {
-			m := newManager(t, newPool(t, db, true))
-			go func() {
-				l, err := m.Acquire(t.Context(), key, lease.Fair(), lease.WithLabel(strings.Repeat("n", 1+40*i)))
-				testdb.ErrorIf(t, err != nil, "%v", err)
-				granted <- l
-			}()
+			waits = append(waits, fairAcquireUnder(t.Context(), fairManager(t, db), key, lease.WithLabel(strings.Repeat("n", 1+40*i))))
 			// The first has the queue row, and looks again and again.
 			if !testdb.Await(time.Minute, func() bool { waiting, _ := db.RowLocks(t); return len(waiting) == i }) {
 				t.Fatalf("not %d wait", i)
@@ -353,14 +348,11 @@ func TestLabelsOfAllSizes(t *testing.T) {
 			return n
 		}
 		before := most()
-		for i := range waiters {
-			if n := most(); before == 0 || n > before {
-				t.Errorf("who waits has %d structures of locks, and %d after %d holders", before, n, i)
-			}
+		for i, next := range waits {
+			n := most()
+			testdb.ErrorIf(t, before == 0 || n > before, "who waits has %d structures of locks, and %d after %d holders", before, n, i)
 			release(t, held)
-			if held = <-granted; held == nil {
-				t.FailNow()
-			}
+			held = next.lease(t)
 		}
 		release(t, held)
 	})

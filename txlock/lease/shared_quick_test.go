@@ -94,10 +94,10 @@ func TestReadersAfterWritersTTL(t *testing.T) {
 				b = a
 			}
 			old := share(t, a, job)
-			l := crowd{db: db}
-			l.join(t.Context(), "writer", 0, func(ctx context.Context) (*lease.Lease, error) {
-				return b.Acquire(ctx, job, append(c.options, lease.TTL(2*time.Second))...)
+			writer := later(func() error {
+				return acquired(b.Acquire(t.Context(), job, append(c.options, lease.TTL(2*time.Second))...))
 			})
+			synctest.Wait()
 			wants(t, "a reader behind the writer", second(a.TryAcquireShared(t.Context(), job)), txlock.ErrBusy)
 			for n := range 3 { // again each time
 				reader := share(t, a, job)
@@ -108,7 +108,7 @@ func TestReadersAfterWritersTTL(t *testing.T) {
 			}
 			db.after(10 * time.Second)
 			release(t, old)
-			l.all.Wait()
+			must(t, <-writer)
 			db.within("the writer", 10*time.Second, 10*time.Second+300*time.Millisecond)
 		})
 	}
@@ -124,11 +124,11 @@ func TestWriterWhoDrainsIsNotEntered(t *testing.T) {
 		reading := contextOf(t, reader)
 		ctx, cancel := context.WithTimeout(lease.WithOwner(t.Context(), "me"), 5*time.Second)
 		defer cancel()
-		l := crowd{db: db}
-		l.join(ctx, "writer", 0, func(ctx context.Context) (*lease.Lease, error) { return b.Acquire(ctx, job) })
+		gives := later(func() error { return acquired(b.Acquire(ctx, job)) })
+		synctest.Wait()
 		wants(t, "the same owner", second(b.TryAcquire(ctx, job)), txlock.ErrBusy)
 		must(t, acquired(a.AcquireShared(reading, job))) // who reads already
-		l.all.Wait()
+		wants(t, "the writer", <-gives, context.DeadlineExceeded)
 		db.at("the writer gives up", 5*time.Second)
 		synctest.Wait()
 		must(t, acquired(a.TryAcquireShared(t.Context(), job)))
@@ -338,63 +338,6 @@ func jittered(most time.Duration) func(context.Context, string, store.Row, func(
 		time.Sleep(rand.N(most))
 		return err
 	}
-}
-
-// TestWaitAfterClockSetBack proves that waiters get a dead holder's lease within one time
-// to live of a clock that was set back by an hour, also while they wait, and that a living
-// holder keeps its lease.
-func TestWaitAfterClockSetBack(t *testing.T) {
-	const ttl = 3 * time.Second
-	for name, when := range map[string]time.Duration{"before the wait": 0, "while it waits": ttl / 2} {
-		runInMemory(t, name, func(t *testing.T, db *memory) {
-			m, wire := db.process(lease.TTL(ttl))
-			living, other := db.manager(lease.TTL(ttl)), db.manager()
-			alive := acquire(t, living, txlock.Named("alive"))
-			dead := acquire(t, m, job)
-			wire.Down(nil)
-			defer wire.Up()
-			time.AfterFunc(when, func() { db.SetClock(-time.Hour) })
-			if when == 0 {
-				time.Sleep(time.Millisecond)
-			}
-			l := acquire(t, other, job)
-			db.within("granted", ttl, when+ttl+500*time.Millisecond)
-			higher(t, l, dead)
-			_, err := other.Acquire(t.Context(), alive.Key(), lease.WaitAtMost(2*ttl))
-			wants(t, "Acquire of a living holder's lease", err, txlock.ErrWaitTimeout)
-			must(t, alive.Err())
-			if info, err := other.Inspect(t.Context(), alive.Key()); err != nil || info.Remaining > ttl {
-				t.Errorf("the living holder's lease: %+v, %v", info, err)
-			}
-			release(t, l, alive)
-		})
-	}
-}
-
-// TestResizeWaitsForThoseOfBefore proves that Resize waits for what an earlier one has
-// given up to wait for, and not for what another has made a permit again.
-func TestResizeWaitsForThoseOfBefore(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m := db.manager()
-		s := semaphore(t, m, job, 4)
-		held := several(4, func(int) *lease.Lease { return permit(t, s) })
-		wants(t, "Resize that is given up", second(s.Resize(limited(t, time.Second), 2)), context.DeadlineExceeded)
-		again := later(func() error { return second(s.Resize(limited(t, time.Minute), 1)) })
-		synctest.Wait()
-		must(t, m.ForceRelease(t.Context(), job, 2)) // the only one that the second has taken away
-		time.Sleep(time.Second)
-		select {
-		case err := <-again:
-			t.Errorf("Resize has returned while three permits are held: %v", err)
-		default:
-		}
-		must(t, second(s.Resize(t.Context(), 4)))
-		must(t, <-again)
-		db.within("again", 2*time.Second, 3*time.Second)
-		for _, l := range held {
-			_ = l.Release(t.Context()) // one was taken away
-		}
-	})
 }
 
 // TestDrainDoesNotSpin proves that a writer that waits for a reader's guarded transaction
