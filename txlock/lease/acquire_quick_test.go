@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -43,6 +42,8 @@ func TestNothingIsHeldAfterAnError(t *testing.T) {
 			want  error
 		}{
 			{"the answer is lost", loses, nil, 0, 20 * time.Millisecond, mysql.ErrInvalidConn},
+			{"the commit is open", openCommit(true), nil, 0, 20 * time.Millisecond, openCommitted},
+			{"the commit is open, and was refused", openCommit(false), nil, 0, 0, openCommitted},
 			{"the statement is lost", fails, nil, 0, 0, mysql.ErrInvalidConn},
 			{"the answer comes after the end", answersLate(5 * time.Second), context.Canceled, time.Second, 5 * time.Second, context.Canceled},
 			{"the statement comes after the end", slow(5 * time.Second), context.Canceled, time.Second, 5 * time.Second, context.Canceled},
@@ -76,6 +77,19 @@ func TestNothingIsHeldAfterAnError(t *testing.T) {
 				release(t, l)
 			})
 		}
+	}
+}
+
+// openCommitted is how a cluster refuses a commit that it may have nevertheless.
+var openCommitted = &mysql.MySQLError{Number: 1180, Message: "Got error 5 during COMMIT"}
+
+// openCommit answers so, whether the call was executed or not.
+func openCommit(executed bool) memstore.Fault {
+	return func(_ context.Context, _ string, _ store.Row, call func() error) error {
+		if executed {
+			_ = call() // nobody is told
+		}
+		return openCommitted
 	}
 }
 
@@ -244,47 +258,6 @@ func TestMakingMeetsOthers(t *testing.T) {
 		db.at("TryAcquire", 0)
 		w.sends(t, "Make", 1)
 	})
-}
-
-// TestAcquireOfAnOpenCommit proves that an Acquire whose commit a cluster has refused, and may
-// have nevertheless, leaves nothing that is held: neither where it fails, nor where a wait
-// goes on.
-func TestAcquireOfAnOpenCommit(t *testing.T) {
-	test := func(t *testing.T, db *memory, refused error, answers memstore.Fault) {
-		m, wire := db.process()
-		release(t, acquire(t, m, job)) // so that there is a row
-		wire.fault("Take", answers)
-		l, err := m.TryAcquire(t.Context(), job)
-		wants(t, "TryAcquire", err, refused)
-		testdb.ErrorIf(t, l != nil, "a lease beside an error")
-		wire.Up()
-		time.Sleep(20 * time.Millisecond)
-		synctest.Wait()
-		nothingHeld(t, m)
-
-		held := acquire(t, db.manager(), job)
-		time.AfterFunc(5*time.Second, func() { wire.fault("Take", times(1, answers)) })
-		time.AfterFunc(10*time.Second, func() { release(t, held) })
-		waited := acquire(t, m, job)
-		db.within("granted", 10*time.Second, 12*time.Second)
-		wants(t, "TryAcquire of another", second(db.manager().TryAcquire(t.Context(), job)), txlock.ErrBusy)
-		release(t, waited)
-		synctest.Wait()
-		nothingHeld(t, m)
-	}
-	for _, number := range []uint16{1180, 3100, 3101} {
-		for _, executed := range []bool{false, true} {
-			runInMemory(t, fmt.Sprintf("%d, executed %t", number, executed), func(t *testing.T, db *memory) {
-				refused := &mysql.MySQLError{Number: number, Message: "Got error 5 during COMMIT"}
-				test(t, db, refused, func(_ context.Context, _ string, _ store.Row, call func() error) error {
-					if executed {
-						_ = call() // nobody is told
-					}
-					return refused
-				})
-			})
-		}
-	}
 }
 
 // TestLockedRowPastTheLimit proves that a lease which nobody holds is granted past the

@@ -219,22 +219,6 @@ func TestExpiredLeaseIsNotEntered(t *testing.T) {
 	})
 }
 
-// TestOwnerEntersWhileItWaits proves that an owner who waits for a lease enters it when the same owner has acquired
-// it in another manager.
-func TestOwnerEntersWhileItWaits(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		held, other, waits := acquire(t, db.manager(), job), db.manager(), db.manager(lease.Poll(time.Minute, time.Minute))
-		ann := lease.WithOwner(t.Context(), "ann")
-		enters := later(func() error { return acquired(waits.Acquire(ann, job, lease.TTL(time.Hour))) })
-		time.Sleep(time.Second)
-		release(t, held)
-		l := mustLease(t)(other.TryAcquire(ann, job, lease.TTL(time.Hour)))
-		must(t, <-enters)
-		db.within("the owner has entered", 0, 2*time.Minute)
-		release(t, l)
-	})
-}
-
 // three are keys that are not in their order, one of them twice.
 var three = []txlock.Key{txlock.Named("c"), txlock.Named("a"), txlock.Named("b"), txlock.Named("a")}
 

@@ -11,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
@@ -347,55 +345,5 @@ func TestHoldAtLeastOfALostLease(t *testing.T) {
 		higher(t, next, l)
 		release(t, next)
 		nothingHeld(t, m)
-	})
-}
-
-// TestHoldAtLeastAnsweredLate proves of a release whose first attempt is not answered before
-// the TTL is over, that it says the key is kept if that attempt has kept it, and not if it
-// came too late, when others may have had the key.
-func TestHoldAtLeastAnsweredLate(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		const ttl = 2 * time.Second
-		for _, owner := range []string{"me", strings.Repeat("o", 255)} {
-			l := mustLease(t)(m.Acquire(lease.WithOwner(t.Context(), owner), job, lease.TTL(ttl), lease.HoldAtLeast(time.Hour)))
-			wire.fault("Keep", times(1, func(ctx context.Context, op string, at store.Row, call func() error) error {
-				return errors.Join(answersLate(ttl+time.Second)(ctx, op, at, call), mysql.ErrInvalidConn)
-			}))
-			release(t, l)
-			all := list(t, m)
-			testdb.ErrorIf(t, len(all) != 1 || !strings.HasPrefix(all[0].Owner, store.Released), "released: %+v", all)
-			must(t, m.ForceRelease(t.Context(), job))
-		}
-		for _, taken := range []bool{true, false} {
-			l := acquire(t, m, job, lease.TTL(ttl), lease.HoldAtLeast(time.Hour))
-			wire.fault("Keep", times(1, func(context.Context, string, store.Row, func() error) error {
-				time.Sleep(ttl + time.Second)
-				if taken {
-					release(t, acquire(t, db.manager(), job))
-				}
-				return mysql.ErrInvalidConn
-			}))
-			wants(t, "Release that came too late", l.Release(t.Context()), txlock.ErrNotHeld)
-			nothingHeld(t, m)
-		}
-	})
-}
-
-// TestClockOfTheServerJumps proves that an Acquire is granted where the server's clock has jumped
-// forward, and that a lease which is over by that clock is found lost.
-func TestClockOfTheServerJumps(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		l := acquire(t, m, job)
-		db.SetClock(time.Hour) // the statement is too late, and sent again
-		release(t, acquire(t, m, txlock.Named("forward")))
-		wire.sends(t, "ReadClock", 2)
-		other := acquire(t, db.manager(), job)
-		higher(t, other, l)
-		<-l.Done()
-		db.at("lost", 10*time.Second)
-		wants(t, "Err", l.Err(), txlock.ErrLost, lease.ErrReplaced)
-		release(t, other)
 	})
 }

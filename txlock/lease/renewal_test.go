@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -120,32 +119,6 @@ func releaseMany(t testing.TB, leases []*lease.Lease) {
 	group.Wait()
 }
 
-// TestManyLeases proves that each lease takes less than 2 KB of memory. It measures the process, so
-// nothing runs beside it.
-func TestManyLeases(t *testing.T) {
-	for _, engine := range testdb.Engines()[:min(1, len(testdb.Engines()))] { // which is no matter
-		const leases = 1_000
-		db := testdb.Open(t, engine)
-		keys := manyNamed(leases)
-		makeRows(t, db, keys)
-		pool := newPool(t, db, true)
-		pool.SetMaxIdleConns(8)
-		m := newManager(t, pool)
-		held := make([]*lease.Lease, leases)
-		before := heapInUse()
-		acquireMany(t, m, keys, held)
-		per := heapInUse()
-		if !testdb.Await(soon, func() bool { // renewals may be under way, and take some for a moment
-			per = (heapInUse() - before) / leases
-			return per < 2048
-		}) {
-			t.Errorf("a lease takes %d bytes", per)
-		}
-		t.Logf("%d bytes for a lease", per)
-		runtime.KeepAlive(held)
-	}
-}
-
 // makeRows makes the rows of leases that were leased before, by few statements.
 func makeRows(t testing.TB, db *testdb.DB, keys []txlock.Key) {
 	t.Helper()
@@ -189,15 +162,6 @@ func leastLeft(held []*lease.Lease) time.Duration {
 		least = min(least, l.Remaining())
 	}
 	return least
-}
-
-// heapInUse is the memory of what is reachable.
-func heapInUse() uint64 {
-	var stats runtime.MemStats
-	runtime.GC()
-	runtime.GC()
-	runtime.ReadMemStats(&stats)
-	return stats.HeapAlloc
 }
 
 const (

@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/bridge"
-	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -300,62 +297,5 @@ func TestResizeWaitsForPermits(t *testing.T) {
 		must(t, err)
 		must(t, acquired(more.TryAcquire(t.Context())))
 		release(t, held[0])
-	})
-}
-
-// TestReadersOfOneOwnerAtOnce proves that calls of one owner that become readers at the same time
-// don't lose each other's lease.
-func TestReadersOfOneOwnerAtOnce(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		release(t, share(t, m, job))
-		ctx := lease.WithOwner(t.Context(), "me")
-		wire.fault("Take", jittered(time.Second))
-		var leases [4]*lease.Lease
-		var calls sync.WaitGroup
-		for i := range leases {
-			calls.Go(func() {
-				var err error
-				leases[i], err = m.TryAcquireShared(ctx, job)
-				wantsNone(t, "TryAcquireShared", err)
-			})
-		}
-		calls.Wait()
-		for _, l := range leases {
-			must(t, l.Err())
-			entered(t, l, leases[0])
-		}
-		release(t, leases[:]...)
-		nothingHeld(t, m)
-	})
-}
-
-// jittered lets calls and their answers arrive after random times.
-func jittered(most time.Duration) func(context.Context, string, store.Row, func() error) error {
-	return func(_ context.Context, _ string, _ store.Row, call func() error) error {
-		time.Sleep(rand.N(most))
-		err := call()
-		time.Sleep(rand.N(most))
-		return err
-	}
-}
-
-// TestDrainDoesNotSpin proves that a writer that waits for a reader's guarded transaction
-// sends no more than its looks, and that one who tries doesn't wait for it.
-func TestDrainDoesNotSpin(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		reading, guards := db.process()
-		m, wire := db.process()
-		r := share(t, reading, job, lease.TTL(3*time.Second))
-		tx := guards.guarding(t, r)
-		db.after(3*time.Second + time.Millisecond) // its time is over by the server's clock, too
-		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
-		db.within("TryAcquire", 3*time.Second, 3*time.Second+100*time.Millisecond)
-		before := wire.total()
-		wants(t, "Acquire", second(m.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), txlock.ErrWaitTimeout)
-		n := wire.total() - before
-		testdb.ErrorIf(t, n < 50 || n > 250, "%d statements in a second", n)
-		must(t, tx.Rollback())
-		wants(t, "Release", r.Release(t.Context()), txlock.ErrNotHeld)
 	})
 }
