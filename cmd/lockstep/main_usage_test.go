@@ -40,7 +40,7 @@ func file(t *testing.T, dir, name, text string) string {
 	return path
 }
 
-var check = leasetest.Must
+var check, wants = leasetest.Must, leasetest.Wants
 
 // TestUsage proves that wrong calls are told what to do, and have their exit code.
 func TestUsage(t *testing.T) {
@@ -139,8 +139,9 @@ func TestNodes(t *testing.T) {
 			findings[f.Name] = f
 		}
 		for i := range testdb.Engines() {
-			f := findings[fmt.Sprintf("clock of node %d", i+1)]
-			testdb.ErrorIf(t, f.State != ops.OK || !strings.Contains(f.Text, "s ahead of the server, give or take"), "node %d: %+v", i+1, f)
+			if f := findings[fmt.Sprintf("clock of node %d", i+1)]; f.State != ops.OK || !strings.Contains(f.Text, "s ahead of the server, give or take") {
+				t.Errorf("node %d: %+v", i+1, f)
+			}
 		}
 		away := findings[fmt.Sprintf("clock of node %d", len(testdb.Engines())+1)]
 		if away.State != ops.Error || !strings.Contains(away.Text, "refused") || !strings.Contains(away.Fix, "see that the node runs") {
@@ -197,8 +198,9 @@ func TestNothingFound(t *testing.T) {
 			}
 		}
 		for _, args := range [][]string{{"leases"}, {"leaders"}, {"ask", "report"}} { // which don't need it
-			output, code := s.call(args...)
-			testdb.ErrorIf(t, code != nothing || strings.Contains(output, "GRANT"), "lockstep %v without PROCESS returns %d, and prints:\n%s", args, code, output)
+			if output, code := s.call(args...); code != nothing || strings.Contains(output, "GRANT") {
+				t.Errorf("lockstep %v without PROCESS returns %d, and prints:\n%s", args, code, output)
+			}
 		}
 	})
 }
@@ -225,8 +227,9 @@ func TestUnseenWaiters(t *testing.T) {
 				s.answer(done, &leases, "leases")
 				return i < len(missing) || leases.Leases[0].Waiters == 1
 			}
-			seen := testdb.Await(time.Minute, sees)
-			testdb.ErrorIf(t, !seen, "with all privileges the lease has %d waiters", leases.Leases[0].Waiters)
+			if !testdb.Await(time.Minute, sees) {
+				t.Errorf("with all privileges the lease has %d waiters", leases.Leases[0].Waiters)
+			}
 			told := strings.Contains(text, "Not seen: ") && slices.ContainsFunc(leases.Gaps, func(g ops.Gap) bool { return g.Denied && g.Hides })
 			if told != (i < len(missing)) || told != strings.Contains(text, "GRANT") {
 				t.Errorf("with %v leases says %v, and prints:\n%s", missing[:i], leases.Gaps, text)

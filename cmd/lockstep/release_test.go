@@ -20,6 +20,7 @@ import (
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -121,7 +122,9 @@ func TestReleaseLeavesWaiters(t *testing.T) {
 		}
 		var released releasedForm
 		s.answer(done, &released, "release", "report", "--yes")
-		testdb.ErrorIf(t, len(released.Leases) != 1 || released.Leases[0].Owner != "web-1/4711" || len(released.Locks) != 0, "release has answered %+v", released)
+		if len(released.Leases) != 1 || released.Leases[0].Owner != "web-1/4711" || len(released.Locks) != 0 {
+			t.Errorf("release has answered %+v", released)
+		}
 		s.must(<-granted)
 	})
 }
@@ -194,15 +197,17 @@ func TestTablesBehindDDL(t *testing.T) {
 	})
 }
 
-// TestReleaseOfTheNextLease proves that a lease is neither taken nor asked for from one who has acquired it while the question was open, or
-// without an answer, and that one which nobody holds, or a writer that waits for readers, is no holder's.
+// TestReleaseOfTheNextLease proves that a lease is neither taken nor asked for from a holder that has
+// acquired it while somebody thought about the question, or without an answer, and that one which nobody holds, or a writer
+// that waits for readers, is no holder's.
 func TestReleaseOfTheNextLease(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
 		m := s.manager()
 		first := s.acquire("web-1/4711", "nightly report")
 		for _, args := range [][]string{{"ask", "report"}, {"release", "report"}, {"install"}} {
-			output, code := s.call(append(args, "--json")...)
-			testdb.ErrorIf(t, code != declined || strings.Contains(output, "{"), "lockstep %v without an answer returns %d, and prints:\n%s", args, code, output)
+			if output, code := s.call(append(args, "--json")...); code != declined || strings.Contains(output, "{") {
+				t.Errorf("lockstep %v without an answer returns %d, and prints:\n%s", args, code, output)
+			}
 		}
 		s.must(first.Release(s.ctx))
 		for _, command := range []string{"release", "ask"} {
@@ -406,12 +411,21 @@ func TestRemedies(t *testing.T) {
 // finding returns what check says of a subject.
 func (s *stage) finding(subject string, as *sql.DB) ops.Finding {
 	s.Helper()
+	return s.findings(as, subject)[0]
+}
+
+// findings returns what check says of subjects.
+func (s *stage) findings(as *sql.DB, subjects ...string) (all []ops.Finding) {
+	s.Helper()
 	found := leasetest.Got(ops.New(as).Check(s.ctx))(s)
-	i := slices.IndexFunc(found, func(f ops.Finding) bool { return f.Name == subject })
-	if i < 0 {
-		s.Fatalf("check says nothing of %s", subject)
+	for _, subject := range subjects {
+		i := slices.IndexFunc(found, func(f ops.Finding) bool { return f.Name == subject })
+		if i < 0 {
+			s.Fatalf("check says nothing of %s", subject)
+		}
+		all = append(all, found[i])
 	}
-	return found[i]
+	return all
 }
 
 // remedy does what check says: a command of lockstep, or a statement.
@@ -421,8 +435,9 @@ func (s *stage) remedy(what string) {
 		s.says(done, "", append(strings.Fields(command), "--yes")...)
 		return
 	}
-	_, err := s.db.Admin().ExecContext(s.ctx, what)
-	testdb.ErrorIf(s, err != nil, "%s: %v", what, err)
+	if _, err := s.db.Admin().ExecContext(s.ctx, what); err != nil {
+		s.Errorf("%s: %v", what, err)
+	}
 }
 
 // TestRemediesOfSettings proves the same of the server's settings, which sessions have that come
@@ -453,8 +468,9 @@ func TestRemediesOfSettings(t *testing.T) {
 		}
 		if s.db.Engine() == testdb.MariaDB {
 			s.db.Exec(t, "SET GLOBAL idle_transaction_timeout = 120")
-			f := s.finding("forgotten transactions", s.db.Connect(t))
-			testdb.ErrorIf(t, f.Text != "end after 120 s at most", "with idle_transaction_timeout = 120 check says %+v", f)
+			if f := s.finding("forgotten transactions", s.db.Connect(t)); f.Text != "end after 120 s at most" {
+				t.Errorf("with idle_transaction_timeout = 120 check says %+v", f)
+			}
 		}
 		s.remediesOfSessions()
 		s.db.Exec(t, "SET GLOBAL innodb_deadlock_detect = OFF")
@@ -487,8 +503,9 @@ func (s *stage) remediesOfSessions() {
 			s.Errorf("with %s in init_connect check says %+v, want %q", c.name, f, c.says)
 		}
 		if c.subject == "character set" {
-			f := s.finding(c.subject, s.db.Connect(s, mysqlCharset))
-			testdb.ErrorIf(s, f.State != ops.OK, "with charset=utf8mb4 check says %+v", f)
+			if f := s.finding(c.subject, s.db.Connect(s, mysqlCharset)); f.State != ops.OK {
+				s.Errorf("with charset=utf8mb4 check says %+v", f)
+			}
 		}
 		s.db.Exec(s, "SET GLOBAL init_connect = ''")
 		if f := s.finding(c.subject, s.db.Connect(s)); f.State != ops.OK {
@@ -512,4 +529,49 @@ func (s *stage) account() string {
 	var account string
 	s.must(s.db.Connect(s).QueryRowContext(s.ctx, "SELECT CURRENT_USER()").Scan(&account))
 	return ops.Grantee(account)
+}
+
+// TestErrorRemedies proves that a call which was refused succeeds when what its error says was done.
+func TestErrorRemedies(t *testing.T) {
+	onServers(t, func(t *testing.T, s *stage) {
+		account := s.account()
+		_, host, _ := strings.Cut(account, "@") // which the programs don't know
+		locks := func() error {
+			return locksqlc.Run(s.ctx, s.db.Connect(s), []txlock.Key{orders.Key(1)}, func(*sql.Tx) error { return nil })
+		}
+		for _, c := range []struct {
+			fault, remedy string
+			call          func() error
+		}{
+			{"DROP TABLE lockstep_locks", `schema\.Install\(ctx, db\)`, locks},
+			{"REVOKE UPDATE ON lockstep_locks FROM " + account, "GRANT [^@]*@", locks},
+			{"DROP TABLE lockstep_locks; REVOKE ALL PRIVILEGES, GRANT OPTION FROM " + account, "GRANT .*?@'[^']*'", func() error { return schema.Install(s.ctx, s.db.Connect(s)) }},
+			{"DROP VIEW IF EXISTS lockstep_held", "GRANT .*@'[^']*'; GRANT PROCESS ON .*?@'[^']*'", func() error { return schema.InstallViews(s.ctx, s.db.Connect(s)) }},
+		} {
+			for statement := range strings.SplitSeq(c.fault, "; ") {
+				s.db.Exec(t, statement)
+			}
+			err := c.call()
+			if err == nil {
+				t.Fatalf("in spite of %q the call succeeds", c.fault)
+			}
+			switch remedy := regexp.MustCompile(c.remedy).FindString(err.Error()); {
+			case remedy == "":
+				t.Fatalf("%v has no remedy %s", err, c.remedy)
+			case strings.HasPrefix(remedy, "schema."):
+				s.must(schema.Install(s.ctx, s.db.Admin()))
+			default:
+				for statement := range strings.SplitSeq(remedy, "; ") {
+					if strings.HasSuffix(statement, "@") {
+						statement += host
+					}
+					s.db.Exec(t, statement)
+				}
+			}
+			wants(t, fmt.Sprintf("after what %q says the call", err), c.call(), nil)
+		}
+		for _, found := range s.findings(s.db.Connect(t), "tables", "privileges") {
+			testdb.ErrorIf(t, found.State != ops.OK, "afterwards check says %+v", found)
+		}
+	})
 }

@@ -159,8 +159,9 @@ var situations = []struct {
 		s.Cleanup(func() {
 			cancel()
 			for range 50 {
-				err := <-ended
-				testdb.ErrorIf(s, err == nil, "a waiter was granted the lease")
+				if err := <-ended; err == nil {
+					s.Error("a waiter was granted the lease")
+				}
 			}
 			_ = holder.Release(context.WithoutCancel(ctx))
 		})
@@ -321,7 +322,8 @@ func (s *stage) waitsForTable(n int) {
 // acquire acquires a lease of the key report that lasts for the test.
 func (s *stage) acquire(owner, note string) *lease.Lease {
 	s.Helper()
-	return leasetest.Got(s.manager(lease.TTL(time.Hour), lease.WithLabel(note)).Acquire(lease.WithOwner(s.ctx, owner), txlock.Named("report")))(s)
+	l := leasetest.Got(s.manager(lease.TTL(time.Hour), lease.WithLabel(note)).Acquire(lease.WithOwner(s.ctx, owner), txlock.Named("report")))(s)
+	return l
 }
 
 // TestSituations makes each situation on both servers, and compares what the commands say with docs/operations.md.
@@ -415,7 +417,8 @@ func (s *stage) begin() (*sql.Tx, *txlock.Scope) {
 	s.must(second(tx.ExecContext(s.ctx, "SET innodb_lock_wait_timeout = 3600")))
 	s.last = testdb.ConnID(s, tx)
 	s.number(s.last)
-	return tx, leasetest.Got(txlock.Join(s.ctx, tx))(s)
+	scope := leasetest.Got(txlock.Join(s.ctx, tx))(s)
+	return tx, scope
 }
 
 // number gives a session the next number on the page.
@@ -424,7 +427,10 @@ func (s *stage) number(id int64) {
 	s.sessions++
 }
 
-func (s *stage) must(err error) { s.Helper(); check(s, err) }
+func (s *stage) must(err error) {
+	s.Helper()
+	check(s.T, err)
+}
 
 // lock locks keys, which exist before: as in a program that has run for a while.
 func (s *stage) lock(scope *txlock.Scope, keys ...txlock.Key) {
@@ -463,8 +469,9 @@ func (s *stage) call(args ...string) (output string, code int) {
 // says runs a command, which must return this code and print this text.
 func (s *stage) says(want int, text string, args ...string) {
 	s.Helper()
-	output, code := s.call(args...)
-	testdb.ErrorIf(s, code != want || !strings.Contains(output, text), "lockstep %q returns %d, not %d and %q, and prints:\n%s", args, code, want, text, output)
+	if output, code := s.call(args...); code != want || !strings.Contains(output, text) {
+		s.Errorf("lockstep %q returns %d, not %d and %q, and prints:\n%s", args, code, want, text, output)
+	}
 }
 
 // shows runs a command until it prints what is wanted, and notes it for the page. The
