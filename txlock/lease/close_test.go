@@ -332,3 +332,21 @@ func TestCloseUnderAReentry(t *testing.T) {
 		must(t, <-closed)
 	})
 }
+
+// TestCloseWaitsForReleases proves that Close waits for a Release which has begun before
+// it, is cut short by its context, and goes on in the background.
+func TestCloseWaitsForReleases(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		other := db.manager()
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		wire.fault("Release", times(1, hangs))
+		released := later(func() error { return l.Release(limited(t, time.Second)) })
+		time.Sleep(500 * time.Millisecond)
+		closed := later(func() error { return m.Close(context.WithoutCancel(t.Context())) })
+		wants(t, "Release", <-released, context.DeadlineExceeded)
+		must(t, <-closed)
+		db.within("Close", time.Second, 2*time.Second)
+		nothingHeld(t, other)
+	})
+}

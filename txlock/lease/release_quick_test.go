@@ -347,3 +347,21 @@ func TestHoldAtLeastOfALostLease(t *testing.T) {
 		nothingHeld(t, m)
 	})
 }
+
+// TestClockOfTheServerJumps proves that an Acquire is granted where the server's clock has jumped
+// forward, and that a lease which is over by that clock is found lost.
+func TestClockOfTheServerJumps(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		db.SetClock(time.Hour) // the statement is too late, and sent again
+		release(t, acquire(t, m, txlock.Named("forward")))
+		wire.sends(t, "ReadClock", 2)
+		other := acquire(t, db.manager(), job)
+		higher(t, other, l)
+		<-l.Done()
+		db.at("lost", 10*time.Second)
+		wants(t, "Err", l.Err(), txlock.ErrLost, lease.ErrReplaced)
+		release(t, other)
+	})
+}

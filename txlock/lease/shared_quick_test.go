@@ -299,3 +299,49 @@ func TestResizeWaitsForPermits(t *testing.T) {
 		release(t, held[0])
 	})
 }
+
+// TestResizeWaitsForThoseOfBefore proves that Resize waits for what an earlier one has
+// given up to wait for, and not for what another has made a permit again.
+func TestResizeWaitsForThoseOfBefore(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager()
+		s := semaphore(t, m, job, 4)
+		held := several(4, func(int) *lease.Lease { return permit(t, s) })
+		wants(t, "Resize that is given up", second(s.Resize(limited(t, time.Second), 2)), context.DeadlineExceeded)
+		again := later(func() error { return second(s.Resize(limited(t, time.Minute), 1)) })
+		synctest.Wait()
+		must(t, m.ForceRelease(t.Context(), job, 2)) // the only one that the second has taken away
+		time.Sleep(time.Second)
+		select {
+		case err := <-again:
+			t.Errorf("Resize has returned while three permits are held: %v", err)
+		default:
+		}
+		must(t, second(s.Resize(t.Context(), 4)))
+		must(t, <-again)
+		db.within("again", 2*time.Second, 3*time.Second)
+		for _, l := range held {
+			_ = l.Release(t.Context()) // one was taken away
+		}
+	})
+}
+
+// TestDrainDoesNotSpin proves that a writer that waits for a reader's guarded transaction
+// sends no more than its looks, and that one who tries doesn't wait for it.
+func TestDrainDoesNotSpin(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		reading, guards := db.process()
+		m, wire := db.process()
+		r := share(t, reading, job, lease.TTL(3*time.Second))
+		tx := guards.guarding(t, r)
+		db.after(3*time.Second + time.Millisecond) // its time is over by the server's clock, too
+		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+		db.within("TryAcquire", 3*time.Second, 3*time.Second+100*time.Millisecond)
+		before := wire.total()
+		wants(t, "Acquire", second(m.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), txlock.ErrWaitTimeout)
+		n := wire.total() - before
+		testdb.ErrorIf(t, n < 50 || n > 250, "%d statements in a second", n)
+		must(t, tx.Rollback())
+		wants(t, "Release", r.Release(t.Context()), txlock.ErrNotHeld)
+	})
+}
