@@ -47,7 +47,8 @@ func (s *stage) form(page, verb, has string, header http.Header) url.Values {
 	body := s.sure(func() (int, string, http.Header) {
 		r := leasetest.Got(http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+page, nil))(s)
 		r.Header = header.Clone()
-		answer := leasetest.Got(http.DefaultClient.Do(r))(s)
+		answer, err := http.DefaultClient.Do(r)
+		leasetest.Must(s, err)
 		return s.read(answer)
 	}).body
 	for _, form := range forms.FindAllStringSubmatch(body, -1) {
@@ -327,7 +328,8 @@ func second[T any](_ T, err error) error { return err }
 // get returns an answer.
 func (s *stage) get(path string) (int, string, http.Header) {
 	s.Helper()
-	answer := leasetest.Got(http.Get(s.url + path))(s)
+	answer, err := http.Get(s.url + path)
+	leasetest.Must(s, err)
 	return s.read(answer)
 }
 
@@ -391,7 +393,8 @@ func (s *stage) post(verb string, form url.Values, header http.Header) (int, str
 		r := leasetest.Got(http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+verb, strings.NewReader(form.Encode())))(s)
 		r.Header = header.Clone()
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		answer := leasetest.Got(client.Do(r))(s)
+		answer, err := client.Do(r)
+		leasetest.Must(s, err)
 		return s.read(answer)
 	})
 	return a.code, a.body, a.header

@@ -308,7 +308,8 @@ func TestOnceHandlerLateHeaders(t *testing.T) {
 		for _, again := range []bool{false, true} {
 			r := leasetest.Got(http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, nil))(t)
 			r.Header.Set("Idempotency-Key", key)
-			answer := leasetest.Got(s.Client().Do(r))(t)
+			answer, err := s.Client().Do(r)
+			leasetest.Must(t, err)
 			check(t, errors.Join(second(io.Copy(io.Discard, answer.Body)), answer.Body.Close()))
 			kind, place := answer.Header.Get("Content-Type"), answer.Header.Get("Location")
 			testdb.ErrorIf(t, kind != "text/early" || place != "", "again=%t: the headers are %q and %q", again, kind, place)

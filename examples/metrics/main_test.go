@@ -84,7 +84,8 @@ func TestMetrics(t *testing.T) {
 func scrape(t *testing.T, url string) map[string]string {
 	t.Helper()
 	samples := make(map[string]string)
-	response := leasetest.Got(http.Get(url + "/metrics"))(t)
+	response, err := http.Get(url + "/metrics")
+	leasetest.Must(t, err)
 	defer func() { _ = response.Body.Close() }()
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() {
