@@ -284,7 +284,7 @@ func (p *client) play(c linear.Call) (r linear.Reply, err error) {
 		}
 	case linear.Release:
 		err, l = l.Release(ctx), nil
-		r.Unknown = errors.Is(err, lease.ErrGuarded)
+		r.Unknown = errors.Is(err, lease.ErrGuarded) || errors.Is(err, context.DeadlineExceeded) // it continues
 	case linear.Force:
 		err = p.m.ForceRelease(ctx, p.key)
 	case linear.Inspect:
@@ -295,10 +295,8 @@ func (p *client) play(c linear.Call) (r linear.Reply, err error) {
 	if r.OK = err == nil; r.OK && l != nil {
 		r.Owner, r.Token = l.Owner(), l.Token()
 	}
-	for _, refusal := range []error{txlock.ErrBusy, txlock.ErrNotHeld, lease.ErrGuarded} {
-		if errors.Is(err, refusal) {
-			err = nil
-		}
+	if r.Unknown || errors.Is(err, txlock.ErrBusy) || errors.Is(err, txlock.ErrNotHeld) || errors.Is(err, lease.ErrGuarded) {
+		err = nil
 	}
 	return r, err
 }
