@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -417,4 +419,38 @@ func keepsToServer(t *testing.T, pool *sql.DB, other *sql.Conn, keys []txlock.Ke
 		testdb.ErrorIf(t, held, "%s with %q: lock %d counts as held, %v, and another can take it", history, names, i, grant)
 	}
 	return freed
+}
+
+// TestSavepointKeepsEarlierLocks: a lock older than a savepoint stays held without a statement; a younger one is sent again.
+func TestSavepointKeepsEarlierLocks(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, interpolate := range []bool{false, true} {
+			pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.InterpolateParams = interpolate }), true)
+			early, fresh := uniqueKey(t, "early"), uniqueKey(t, "fresh")
+			check(t, txlock.Ensure(t.Context(), pool, early))
+			tx, scope := joined(t, pool)
+			first, made := lock(t, scope, early), lock(t, scope, fresh)
+			for range 2 {
+				late := uniqueKey(t, "late")
+				exec(t, tx, "SAVEPOINT middle")
+				lock(t, scope, late)
+				exec(t, tx, "ROLLBACK TO SAVEPOINT middle")
+				wantHeld(t, "from after the savepoint", scope, late, false)
+				for key, want := range map[txlock.Key]txlock.Grant{early: first, fresh: made} {
+					if isFree(t, db, key) {
+						t.Fatalf("the server has freed %v", key)
+					}
+					held, ok := scope.Held(key)
+					testdb.ErrorIf(t, !ok || held != want, "Held(%v): %v, %t, want %v", key, held, ok, want)
+					before := sessionStatus(t, tx, "Questions")
+					again := lock(t, scope, key)
+					testdb.ErrorIf(t, again != want, "locked again: %v, want %v", again, want)
+					n := sessionStatus(t, tx, "Questions") - before
+					testdb.ErrorIf(t, n != 1, "re-entry sent %d statements", n-1)
+				}
+				lock(t, scope, late)
+			}
+			check(t, tx.Commit())
+		}
+	})
 }
