@@ -70,6 +70,21 @@ func ExampleManager_AcquireTx() {
 	_ = claim
 }
 
+// A system outside of the database refuses a token that is lower than one that it has
+// seen.
+func ExampleLease_Token() {
+	var seen uint64
+	put := func(token uint64) error {
+		if token < seen {
+			return errors.New("who asks has lost the lease")
+		}
+		seen = token
+		return nil
+	}
+	upload := func(l *lease.Lease) error { return put(l.Token()) }
+	_ = upload
+}
+
 func ExampleLease_ReleaseRequested() {
 	run := func(ctx context.Context, leases *lease.Manager, queue <-chan int, do func(context.Context, int) error) error {
 		return leases.Do(ctx, txlock.Named("imports"), func(ctx context.Context, l *lease.Lease) error {
