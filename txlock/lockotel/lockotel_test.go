@@ -214,7 +214,7 @@ func pairs(set attribute.Set) string {
 		if !ours && name != "error.type" {
 			name = "?" + name
 		}
-		all = append(all, name+"="+kv.Value.Emit())
+		all = append(all, fmt.Sprint(name, "=", kv.Value.AsInterface()))
 	}
 	slices.Sort(all)
 	return strings.Join(all, " ")

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Names the functions that nothing reaches, no program and no test of any of these modules:
-# deadcode.sh . lockgorm. What a public package exports is for others. Functions of tests are
-# the linter's, which knows examples.
+# Lints these modules, all at once: what they share is read once: lint.sh . lockgorm. Then it names the
+# functions that nothing reaches, no program and no test of any of them. What a public package
+# exports is for others. Functions of tests are the linter's, which knows examples.
 set -eu
 : "${DEADCODE:=go run golang.org/x/tools/cmd/deadcode@v0.39.0}"
 work=$(mktemp -d)
@@ -11,6 +11,7 @@ trap 'rm -rf "$work"' EXIT
 	for module in "$@"; do echo "use $(cd "$module" && pwd)"; done
 } >"$work/go.work"
 patterns=$(for module in "$@"; do echo "./$module/..."; done | sed 's,^\./\./,./,')
+GOWORK=$work/go.work sh -c "$GOLANGCI run --allow-parallel-runners --build-tags $TAGS \"\$@\"" sh $patterns
 GOWORK=$work/go.work $DEADCODE -test -tags "$TAGS" -filter '^github.com/dca00107/lockstep' $patterns >"$work/all"
 awk -F ': unreachable func: ' '
 	$1 ~ /_test\.go:/ { next }
