@@ -1,7 +1,7 @@
 #!/bin/sh
-# Lints these modules, all at once: what they share is read once: lint.sh . lockgorm. Then it names the
-# functions that nothing reaches, no program and no test of any of them. What a public package
-# exports is for others. Functions of tests are the linter's, which knows examples.
+# Lints these modules at once, as they share much that is read once then, and names the functions
+# that nothing reaches, no program and no test of any of them: lint.sh . lockgorm. What a public
+# package exports is for others. Functions of tests are the linter's, which knows examples.
 set -eu
 : "${DEADCODE:=go run golang.org/x/tools/cmd/deadcode@v0.39.0}"
 work=$(mktemp -d)
