@@ -65,9 +65,7 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 			}
 		}
 	}
-	if blocks == 0 {
-		t.Fatal("there is no Go code")
-	}
+	testdb.FatalIf(t, blocks == 0, "there is no Go code")
 }
 
 var fileBlock = regexp.MustCompile("(?s)```\\w+ file=(\\S+)\n(.*?)```")
@@ -82,9 +80,7 @@ func TestReadmeIsItsFiles(t *testing.T) {
 		}
 	}
 	programs, err := filepath.Glob(filepath.Join(files, "*", "main.go"))
-	if err != nil || len(programs) == 0 {
-		t.Fatalf("%d programs, %v", len(programs), err)
-	}
+	testdb.FatalIf(t, err != nil || len(programs) == 0, "%d programs, %v", len(programs), err)
 	for _, program := range programs {
 		name, _ := filepath.Rel(files, program)
 		testdb.ErrorIf(t, texts[filepath.ToSlash(name)] == "", "none of %v shows %s", shown, program)
@@ -127,9 +123,7 @@ func TestStart(t *testing.T) {
 func TestGrants(t *testing.T) {
 	t.Parallel()
 	block := regexp.MustCompile("(?s)```sql\n(.*?)```").FindStringSubmatch(read(t, "../docs/how-to/install.md"))
-	if block == nil {
-		t.Fatal("the page has no GRANT")
-	}
+	testdb.FatalIf(t, block == nil, "the page has no GRANT")
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
 		check(t, schema.Install(t.Context(), db.Admin()))

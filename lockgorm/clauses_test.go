@@ -159,9 +159,7 @@ func (p plot) models(model string) (stored, fresh any) {
 // unchanged fails the test if a row is another than at the beginning.
 func (p plot) unchanged(t *testing.T, what, model string) {
 	t.Helper()
-	if p.count(t, model, "n = 1 AND deleted_at IS NULL AND id < 3") != 2 || p.count(t, model, "1 = 1") != 2 {
-		t.Fatalf("%s: a row was written", what)
-	}
+	testdb.FatalIf(t, p.count(t, model, "n = 1 AND deleted_at IS NULL AND id < 3") != 2 || p.count(t, model, "1 = 1") != 2, "%s: a row was written", what)
 }
 
 // TestClausesAreGORMs plants something into each clause of each write: it is refused, and nothing is sent.

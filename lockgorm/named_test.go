@@ -250,9 +250,7 @@ func conditions[M any](t *testing.T, e *env, model string, from int, writes map[
 		write := func(db *gorm.DB) error { return db.Model(new(M)).Where(text, args(b)...).Update("n", 9).Error }
 		wantError(t, text, write(db), txlock.ErrInvalidKey)
 		wantError(t, text+", in a transaction", db.Transaction(write), txlock.ErrInvalidKey)
-		if !maps.Equal(rows(plain, b), before) {
-			t.Fatalf("%s: it was written", text)
-		}
+		testdb.FatalIf(t, !maps.Equal(rows(plain, b), before), "%s: it was written", text)
 		err := write(db.Clauses(lockgorm.On(lockgorm.NoLock...)).Session(&gorm.Session{}))
 		testdb.ErrorIf(t, errors.Is(err, txlock.ErrInvalidKey), "%s: with On: %v", text, err)
 		fill(b)

@@ -67,9 +67,7 @@ func newDoc(t *testing.T, db *gorm.DB) *Doc {
 	t.Helper()
 	d := &Doc{Name: "new"}
 	noError(t, db.Create(d).Error)
-	if d.Version == 0 {
-		t.Fatal("a new Doc has no version")
-	}
+	testdb.FatalIf(t, d.Version == 0, "a new Doc has no version")
 	return d
 }
 

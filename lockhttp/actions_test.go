@@ -93,9 +93,7 @@ func TestActions(t *testing.T) {
 		}
 		ask, release := s.form(page, "ask", "sees the request within", alice), s.form(page, "release", "gets ErrLost", alice)
 		end := s.form("key?key=masked+o", "release", "rolled back", alice)
-		if ask == nil || release == nil || end == nil {
-			t.Fatalf("the forms are %v, %v, %v", ask, release, end)
-		}
+		testdb.FatalIf(t, ask == nil || release == nil || end == nil, "the forms are %v, %v, %v", ask, release, end)
 		ask.Set("reason", "maintenance")
 		evil := http.Header{"X-Who": {"alice"}, "Sec-Fetch-Site": {"cross-site"}}
 		old := http.Header{"X-Who": {"alice"}, "Origin": {"https://evil.example"}}
@@ -122,9 +120,7 @@ func TestActions(t *testing.T) {
 		} {
 			s.posts(name, c.verb, c.form, c.header, c.want, c.says)
 		}
-		if held.Err() != nil || tx.QueryRowContext(ctx, "SELECT 1").Err() != nil {
-			t.Fatal("what was refused was done")
-		}
+		testdb.FatalIf(t, held.Err() != nil || tx.QueryRowContext(ctx, "SELECT 1").Err() != nil, "what was refused was done")
 
 		to := s.posts("asking", "ask", ask, alice, 303, "")
 		testdb.ErrorIf(t, !strings.HasPrefix(to, "key?key=masked+r"), "asking leads to %s", to)
@@ -214,9 +210,7 @@ func TestJobActions(t *testing.T) {
 			t.Error("who may not pause sees a form")
 		}
 		pause, request := s.form("jobs", "pause", "not interrupted", alice), s.form("key?key=masked+n", "run", "starts a tick", alice)
-		if pause == nil || request == nil || s.form("jobs", "resume", "", alice) != nil {
-			t.Fatalf("the forms are %v, %v", pause, request)
-		}
+		testdb.FatalIf(t, pause == nil || request == nil || s.form("jobs", "resume", "", alice) != nil, "the forms are %v, %v", pause, request)
 		for name, c := range map[string]struct {
 			form   url.Values
 			header http.Header

@@ -149,9 +149,7 @@ func TestSampler(t *testing.T) {
 		return &snapshot{content: content{Picture: &ops.Picture{Version: "1"}}}
 	})
 	first, err := s.next(t.Context(), 0, demand{})
-	if err != nil || first.err != nil || first.number != 1 {
-		t.Fatalf("the first look is %+v, %v", first, err)
-	}
+	testdb.FatalIf(t, err != nil || first.err != nil || first.number != 1, "the first look is %+v, %v", first, err)
 	second, err := s.next(t.Context(), first.number, demand{jobs: true, keys: map[string]bool{"a": true}})
 	if err != nil || !errors.Is(second.err, down) || second.Picture != first.Picture || second.ended.Sub(first.ended) < every {
 		t.Errorf("the second look is %+v, %v", second, err)

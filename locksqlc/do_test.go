@@ -27,9 +27,7 @@ import (
 func holderOf(t *testing.T, db *testdb.DB, key txlock.Key) int64 {
 	t.Helper()
 	all := leasetest.Got(txlock.Holders(t.Context(), newPool(t, db.Config(), false), key))(t)
-	if len(all) != 1 {
-		t.Fatalf("the holders of %v are %+v", key, all)
-	}
+	testdb.FatalIf(t, len(all) != 1, "the holders of %v are %+v", key, all)
 	return int64(all[0].Session)
 }
 

@@ -54,9 +54,7 @@ func TestFirstLockText(t *testing.T) {
 			check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
 		}
 		if makesBefore(db) {
-			if len(sent) != 3 || !makes.MatchString(sent[0]) {
-				t.Fatalf("sent: %q", sent)
-			}
+			testdb.FatalIf(t, len(sent) != 3 || !makes.MatchString(sent[0]), "sent: %q", sent)
 			sent[0] = makes.ReplaceAllString(sent[0], "")
 		}
 		got := slices.Compact(sent[len(sent)-3:])

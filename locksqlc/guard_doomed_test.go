@@ -129,9 +129,7 @@ func row(query string, args ...any) func(context.Context, *victim) error {
 func deadlock(t *testing.T, db *testdb.DB, pool *sql.DB, s shape) *victim {
 	t.Helper()
 	v, err := lost(t, db, pool, false, s)
-	if number(err) != 1213 {
-		t.Fatalf("the statement was answered %v, want the deadlock", err)
-	}
+	testdb.FatalIf(t, number(err) != 1213, "the statement was answered %v, want the deadlock", err)
 	return v
 }
 

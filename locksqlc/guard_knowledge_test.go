@@ -115,9 +115,7 @@ func TestSavepointFreesLock(t *testing.T) {
 			wantHeld(t, text, scope, key, false)
 			between := begin(t, newPool(t, db.Config(), true))
 			second, err := join(t, between).TryLock(t.Context(), key)
-			if err != nil {
-				t.Fatalf("%s: the server keeps the lock, so that nothing is shown: %v", text, err)
-			}
+			testdb.FatalIf(t, err != nil, "%s: the server keeps the lock, so that nothing is shown: %v", text, err)
 			check(t, between.Commit())
 			if third := lock(t, scope, key); third.Token() <= second.Token() || second.Token() <= first.Token() {
 				t.Errorf("%s: tokens %d, %d, %d", text, first.Token(), second.Token(), third.Token())
@@ -437,9 +435,7 @@ func TestSavepointKeepsEarlierLocks(t *testing.T) {
 				exec(t, tx, "ROLLBACK TO SAVEPOINT middle")
 				wantHeld(t, "from after the savepoint", scope, late, false)
 				for key, want := range map[txlock.Key]txlock.Grant{early: first, fresh: made} {
-					if isFree(t, db, key) {
-						t.Fatalf("the server has freed %v", key)
-					}
+					testdb.FatalIf(t, isFree(t, db, key), "the server has freed %v", key)
 					held, ok := scope.Held(key)
 					testdb.ErrorIf(t, !ok || held != want, "Held(%v): %v, %t, want %v", key, held, ok, want)
 					before := sessionStatus(t, tx, "Questions")

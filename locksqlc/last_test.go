@@ -317,9 +317,7 @@ func (c callees) wants(t *testing.T, what string, want ...string) {
 			}
 		}
 	})
-	if !slices.Equal(got, want) {
-		t.Fatalf("%s: %q were called, want %q", what, got, want)
-	}
+	testdb.FatalIf(t, !slices.Equal(got, want), "%s: %q were called, want %q", what, got, want)
 }
 
 // commitWays are the ways to commit a transaction in which fn has written.

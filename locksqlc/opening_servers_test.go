@@ -31,9 +31,7 @@ func reset(t *testing.T, conn net.Conn) {
 	check(t, second(io.ReadFull(conn, header[:])))
 	reply := make([]byte, int(header[0])|int(header[1])<<8|int(header[2])<<16)
 	check(t, errors.Join(second(io.ReadFull(conn, reply)), conn.SetDeadline(time.Time{})))
-	if reply[0] != 0 {
-		t.Fatalf("COM_RESET_CONNECTION is answered %q", reply)
-	}
+	testdb.FatalIf(t, reply[0] != 0, "COM_RESET_CONNECTION is answered %q", reply)
 }
 
 // wired has the driver dial connections that it stores.
@@ -135,9 +133,7 @@ func runs(t *testing.T, pool *sql.DB, table string, key txlock.Key, n int) (last
 			grant, _ = join(t, tx).Held(key)
 			return second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()"))
 		}))
-		if grant.Token() <= last {
-			t.Fatalf("token %d after %d", grant.Token(), last)
-		}
+		testdb.FatalIf(t, grant.Token() <= last, "token %d after %d", grant.Token(), last)
 		last = grant.Token()
 	}
 	return last

@@ -126,9 +126,7 @@ func TestStatements(t *testing.T) {
 		}
 	}
 	got := leasetest.Got(schema.Statements())(t)
-	if len(got) != 6 || len(got) != len(want) {
-		t.Fatalf("%d statements, the files have %d", len(got), len(want))
-	}
+	testdb.FatalIf(t, len(got) != 6 || len(got) != len(want), "%d statements, the files have %d", len(got), len(want))
 	for i := range got {
 		leasetest.Equal(t, "a statement", got[i], want[i])
 		if !strings.HasPrefix(got[i], "CREATE TABLE IF NOT EXISTS lockstep_") && !strings.HasPrefix(got[i], "INSERT IGNORE INTO lockstep_") {

@@ -197,9 +197,7 @@ func TestServerEndsIdleTransaction(t *testing.T) {
 		}
 		wants(t, "TryLock beside it", free(), txlock.ErrBusy)
 		fatal(t, second(tx.ExecContext(ctx, "SET SESSION wait_timeout = 1")))
-		if !testdb.Await(15*time.Second+delays(), func() bool { return free() == nil }) {
-			t.Fatal("the lock is still held")
-		}
+		testdb.FatalIf(t, !testdb.Await(15*time.Second+delays(), func() bool { return free() == nil }), "the lock is still held")
 		leasetest.Fails(t, "a statement", second(tx.ExecContext(ctx, "DO 1")))
 		wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
 	})
@@ -434,9 +432,7 @@ func leave(t *testing.T, db *testdb.DB, n network) (held func() bool) {
 		granted := testdb.Await(time.Minute, held)
 		cancel()
 		err := <-answered
-		if !granted {
-			t.Fatalf("the lease was not granted: %v", err)
-		}
+		testdb.FatalIf(t, !granted, "the lease was not granted: %v", err)
 		if errors.Is(err, context.Canceled) {
 			return held
 		}

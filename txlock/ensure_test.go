@@ -270,9 +270,7 @@ func TestCleanKeepsTokensRising(t *testing.T) {
 			first := committed(t, db, key)
 			began := time.Now()
 			for clean(t, pool, time.Nanosecond) == 0 { // until the second of the token is over
-				if time.Since(began) > time.Minute {
-					t.Fatal("the row is never removed")
-				}
+				testdb.FatalIf(t, time.Since(began) > time.Minute, "the row is never removed")
 			}
 			second := committed(t, db, key)
 			testdb.ErrorIf(t, second.Token() <= first.Token(), "token %d of the row that was made again, %d before", second.Token(), first.Token())

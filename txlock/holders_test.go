@@ -235,9 +235,7 @@ func TestSlowWaitOfARefusal(t *testing.T) {
 				return e.Held != nil
 			})
 			wants(t, name, e.Err, c.want)
-			if e.Held == nil {
-				t.Fatalf("%s: nobody is named", name)
-			}
+			testdb.FatalIf(t, e.Held == nil, "%s: nobody is named", name)
 			holder.names(t, fmt.Errorf("%q: %w", key, e.Held), key)
 		}
 	})
@@ -277,9 +275,7 @@ func TestHolders(t *testing.T) {
 			s := begin(t, newPool(t, db, guarded), nil)
 			grants := leasetest.Got(s.LockAll(txlock.WithLabel(t.Context(), "till 7"), lot, old, fresh, ensured))(t)
 			all := holders(t, db, free, lot, never, old, fresh, ensured, lot)
-			if len(all) != 5 {
-				t.Fatalf("%d holders: %+v", len(all), all)
-			}
+			testdb.FatalIf(t, len(all) != 5, "%d holders: %+v", len(all), all)
 			for i, h := range all {
 				s.holds(t, h, grants[i%4]) // the last is the first again
 				leasetest.Equal(t, "the label", h.Label, "till 7")

@@ -243,9 +243,7 @@ func compareFolds(t *testing.T, db *testdb.DB, collation string) bool {
 		}
 		rows, args = append(rows, "(?, ?, ?)"), append(args, text, text, key.String())
 	}
-	if len(rows) < 150 {
-		t.Fatalf("%s folds %d texts", collation, len(rows))
-	}
+	testdb.FatalIf(t, len(rows) < 150, "%s folds %d texts", collation, len(rows))
 	for len(rows) > 0 {
 		n := min(len(rows), 5000)
 		_, err := db.Admin().ExecContext(t.Context(), "INSERT INTO "+table+" (s, c, k) VALUES "+strings.Join(rows[:n], ","), args[:3*n]...)

@@ -268,9 +268,7 @@ func TestObserveRun(t *testing.T) {
 				}
 				return nil
 			})
-			if err != nil || calls != 2 {
-				t.Fatalf("Run: %v, %d calls", err, calls)
-			}
+			testdb.FatalIf(t, err != nil || calls != 2, "Run: %v, %d calls", err, calls)
 			try := []string{"granted " + a.String(), want + o.String(), "released " + a.String()}
 			testdb.ErrorIf(t, !r.deadlock, "the observer doesn't know of the deadlock")
 			r.wants(t, slices.Concat(try, []string{"retried " + a.String()}, try)...)

@@ -211,9 +211,7 @@ func TestInterruptedStatements(t *testing.T) {
 func (s *session) once(t *testing.T, key txlock.Key, want bool, options ...txlock.OnceOption) {
 	t.Helper()
 	first, err := s.Once(t.Context(), key, options...)
-	if err != nil || first != want {
-		t.Fatalf("Once(%v) = %t, %v, want %t", key, first, err, want)
-	}
+	testdb.FatalIf(t, err != nil || first != want, "Once(%v) = %t, %v, want %t", key, first, err, want)
 }
 
 // TestOnceOfAnOldSnapshot answers whatever the transaction has read before.
@@ -279,9 +277,7 @@ func TestOnceExpiresWhileOpen(t *testing.T) {
 				ended = time.Now() // the row's time begins anew behind this
 				return nil
 			}, txlock.Keep(keep))
-			if !isFirst || err != nil {
-				t.Fatalf("Once = %t, %v", isFirst, err)
-			}
+			testdb.FatalIf(t, !isFirst || err != nil, "Once = %t, %v", isFirst, err)
 			if left := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_once WHERE name = ? AND done_us > (UNIX_TIMESTAMP() - 30) * 1000000 AND keep_us = 1000000", key.String()); left != 1 && time.Since(ended) < keep { // another test may have swept it
 				t.Error("the row is not as it should be")
 			}

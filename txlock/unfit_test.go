@@ -323,9 +323,7 @@ func limitWhileUsersAreChanged(t *testing.T, db *testdb.DB) {
 	pools := []*sql.DB{impatient(t, db, true), impatient(t, db, false)}
 	seen := make(map[uint16]int)
 	for i, end := 0, time.Now().Add(time.Minute); seen[3547] == 0 || seen[1142] == 0; i++ {
-		if time.Now().After(end) {
-			t.Fatalf("the numbers of %d tries were %v, want 3547 and 1142", i, seen)
-		}
+		testdb.FatalIf(t, time.Now().After(end), "the numbers of %d tries were %v, want 3547 and 1142", i, seen)
 		s := inTx(t, pools[i%2], txlock.NothingRead())
 		_, err := s.WaitAtMost(time.Millisecond).Lock(t.Context(), key)
 		if server := new(mysql.MySQLError); errors.As(err, &server) {

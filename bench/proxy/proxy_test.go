@@ -60,9 +60,7 @@ func client(t *testing.T, addr string) (ask func(line string) time.Duration, con
 	answers := bufio.NewReader(conn)
 	return func(line string) time.Duration {
 		began := time.Now()
-		if _, err := io.WriteString(conn, line+"\n"); err != nil {
-			t.Fatal(err)
-		}
+		leasetest.Got(io.WriteString(conn, line+"\n"))(t)
 		if answer, err := answers.ReadString('\n'); err != nil || answer != line+"\n" {
 			t.Fatalf("%q is answered by %q, %v", line, answer, err)
 		}

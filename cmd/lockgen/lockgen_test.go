@@ -72,9 +72,7 @@ var shop = sync.OnceValues(func() (*goPackage, error) {
 func planned(t *testing.T, old, changed string) string {
 	t.Helper()
 	text := leasetest.Got(os.ReadFile("testdata/queries.sql"))(t)
-	if !strings.Contains(string(text), old) {
-		t.Fatalf("%q is nowhere", old)
-	}
+	testdb.FatalIf(t, !strings.Contains(string(text), old), "%q is nowhere", old)
 	file := filepath.Join(t.TempDir(), "queries.sql")
 	must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(text), old, changed)), 0o644))
 	sources, found, err := readQueries([]string{file})

@@ -243,9 +243,7 @@ func FuzzParse(f *testing.F) {
 	}
 
 	schema, err := random()
-	if err != nil {
-		f.Fatal(err)
-	}
+	leasetest.Must(f, err)
 	tables := randomTables()
 	f.Fuzz(func(_ *testing.T, text string) {
 		g := &grammar{tables: tables}

@@ -304,9 +304,7 @@ func TestViewsOfOneDatabase(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
 		s.must(schema.InstallViews(s.ctx, s.db.Admin()))
 		other := strings.Replace(s.db.Name(), "_", "x", 1)
-		if other == s.db.Name() {
-			t.Fatalf("the name %s has no _", other)
-		}
+		testdb.FatalIf(t, other == s.db.Name(), "the name %s has no _", other)
 		s.db.Exec(t, "CREATE DATABASE "+other)
 		t.Cleanup(func() { s.must(second(s.db.Admin().ExecContext(context.WithoutCancel(s.ctx), "DROP DATABASE "+other))) })
 		s.db.Exec(t, "CREATE TABLE "+other+".lockstep_locks LIKE lockstep_locks")

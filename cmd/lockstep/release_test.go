@@ -552,9 +552,7 @@ func TestErrorRemedies(t *testing.T) {
 				s.db.Exec(t, statement)
 			}
 			err := c.call()
-			if err == nil {
-				t.Fatalf("in spite of %q the call succeeds", c.fault)
-			}
+			testdb.FatalIf(t, err == nil, "in spite of %q the call succeeds", c.fault)
 			switch remedy := regexp.MustCompile(c.remedy).FindString(err.Error()); {
 			case remedy == "":
 				t.Fatalf("%v has no remedy %s", err, c.remedy)

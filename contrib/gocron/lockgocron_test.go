@@ -122,9 +122,7 @@ func leaderOf(t *testing.T, all []*node) (leader *node) {
 		}
 		return leader != nil
 	})
-	if leader == nil {
-		t.Fatal("nobody leads")
-	}
+	testdb.FatalIf(t, leader == nil, "nobody leads")
 	for _, n := range all {
 		err := n.IsLeader(t.Context())
 		testdb.ErrorIf(t, n != leader && !errors.Is(err, lockgocron.ErrNotLeader) && !errors.Is(err, lockgocron.ErrClosed), "another one: %v", err)

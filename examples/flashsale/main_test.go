@@ -30,14 +30,10 @@ func TestSalesSellTheStock(t *testing.T) {
 			}
 			return ""
 		}, directory, &out)
-		if err != nil {
-			t.Fatalf("%v\n%s", err, out.String())
-		}
+		testdb.FatalIf(t, err != nil, "%v\n%s", err, out.String())
 		t.Log("\n" + out.String())
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		if len(lines) != 2+len(small.segments) {
-			t.Fatalf("%d lines", len(lines))
-		}
+		testdb.FatalIf(t, len(lines) != 2+len(small.segments), "%d lines", len(lines))
 		for i, segments := range []string{"1", "4", "16"} {
 			columns := strings.Fields(lines[2+i])
 			testdb.ErrorIf(t, len(columns) != 6 || columns[0] != segments || columns[1] != "211", "line %q", lines[2+i])

@@ -94,9 +94,7 @@ func scrape(t *testing.T, url string) map[string]string {
 			samples[line[:i]] = line[i+1:]
 		}
 	}
-	if lines.Err() != nil || len(samples) == 0 {
-		t.Fatalf("%d samples, %v", len(samples), lines.Err())
-	}
+	testdb.FatalIf(t, lines.Err() != nil || len(samples) == 0, "%d samples, %v", len(samples), lines.Err())
 	return samples
 }
 

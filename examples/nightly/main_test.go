@@ -23,9 +23,7 @@ func TestExample(t *testing.T) {
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		var out testdb.Output
 		reports, err := onServer(t.Context(), whole, testdb.Shared(t, engine).Config().FormatDSN(), &out)
-		if err != nil {
-			t.Fatalf("%v\n%s", err, out.String())
-		}
+		testdb.FatalIf(t, err != nil, "%v\n%s", err, out.String())
 		testdb.ErrorIf(t, len(reports) < whole.days || !strings.Contains(out.String(), " processes killed, "), "%d reports\n%s", len(reports), out.String())
 		byWorker := make(map[string]int)
 		for _, r := range reports {

@@ -14,9 +14,7 @@ func TestExample(t *testing.T) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		var out bytes.Buffer
 		b, err := onServer(t.Context(), testdb.Shared(t, engine).Config().FormatDSN(), &out)
-		if err != nil {
-			t.Fatalf("%v\n%s", err, out.String())
-		}
+		testdb.FatalIf(t, err != nil, "%v\n%s", err, out.String())
 		t.Log(out.String())
 		testdb.ErrorIf(t, b.received <= payments*senders, "%d requests: no client had to repeat one", b.received)
 	})

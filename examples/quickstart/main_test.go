@@ -20,9 +20,7 @@ func TestDemo(t *testing.T) {
 		s := server{string(engine), testdb.Shared(t, engine).Config().FormatDSN()}
 		var out bytes.Buffer
 		results := leasetest.Got(demo(t.Context(), small, []server{s}, &progress{out: &out}))(t)
-		if len(results) != len(ways) {
-			t.Fatalf("%d results, want %d", len(results), len(ways))
-		}
+		testdb.FatalIf(t, len(results) != len(ways), "%d results, want %d", len(results), len(ways))
 		for i, r := range results {
 			testdb.ErrorIf(t, r.engine != s.engine || r.way.name != ways[i].name, "result %d is of %s, %s", i, r.engine, r.way.name)
 			if int64(len(r.latencies)) != r.sold || r.took <= 0 || r.latency(0.5) > r.latency(0.99) {

@@ -25,9 +25,7 @@ func TestExample(t *testing.T) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		var out bytes.Buffer
 		h, err := onServer(t.Context(), whole, testdb.Shared(t, engine).Config().FormatDSN(), &out)
-		if err != nil {
-			t.Fatalf("%v\n%s", err, out.String())
-		}
+		testdb.FatalIf(t, err != nil, "%v\n%s", err, out.String())
 		t.Log(out.String())
 		const slack = 3 * time.Second // 50 ms would do
 		d := h.takeOver()

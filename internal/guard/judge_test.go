@@ -271,9 +271,7 @@ func TestStatusOfDriver(t *testing.T) {
 			check(t, err)
 			defer func() { check(t, base.Close()) }()
 			s := statusOf(base)
-			if !s.flags.IsValid() {
-				t.Fatalf("%T has no readable field status: see the comment of this test", base)
-			}
+			testdb.FatalIf(t, !s.flags.IsValid(), "%T has no readable field status: see the comment of this test", base)
 			again := statusOf(showing{base})
 			testdb.ErrorIf(t, again.flags != s.flags, "the flags are not found under a wrapper that shows its base")
 			table := db.CreateTable(t, "status", "id INT PRIMARY KEY")

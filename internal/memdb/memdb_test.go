@@ -52,9 +52,7 @@ func waiting(t *testing.T, db *db, of *tx, key string, shared bool, atMost time.
 	db.Mu.Unlock()
 	synctest.Wait()
 	db.Mu.Lock()
-	if !of.Waits() {
-		t.Fatalf("%q is free", key)
-	}
+	testdb.FatalIf(t, !of.Waits(), "%q is free", key)
 	return ended
 }
 

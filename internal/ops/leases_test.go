@@ -418,9 +418,7 @@ func end(t *testing.T, db *testdb.DB) {
 	room := ops.New(db.Admin())
 	lookUntil(t, room, func(p *ops.Picture) bool { return exclusive(p) == 2 })
 	ended, err := room.End(t.Context(), func(l ops.Lock) bool { return l.Key == "end:1" })
-	if err != nil || len(ended) != 1 || ended[0].Key != "end:1" {
-		t.Fatalf("End has ended %+v: %v", ended, err)
-	}
+	testdb.FatalIf(t, err != nil || len(ended) != 1 || ended[0].Key != "end:1", "End has ended %+v: %v", ended, err)
 	lookUntil(t, room, func(p *ops.Picture) bool { return exclusive(p) == 1 && p.Locks[0].Key == "end:2" })
 	if _, err := ops.New(pool).End(t.Context(), func(ops.Lock) bool { return true }); err != nil { // its own user's session
 		t.Error(err)

@@ -137,9 +137,7 @@ func lookUntil(t *testing.T, room interface {
 		if !old(p) && shows(p) {
 			return p
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("what is looked for was not seen in a minute: %+v", p)
-		}
+		testdb.FatalIf(t, time.Now().After(deadline), "what is looked for was not seen in a minute: %+v", p)
 	}
 }
 
@@ -227,9 +225,7 @@ func TestRowsThatLeaveTheMemory(t *testing.T) {
 			must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+lists[db.Engine()]+" WHERE lock_type = 'RECORD' AND lock_data IS NULL").Scan(&n))
 			return n > 0
 		}
-		if !testdb.Await(time.Minute, faded) {
-			t.Fatal("the rows stay in memory")
-		}
+		testdb.FatalIf(t, !testdb.Await(time.Minute, faded), "the rows stay in memory")
 		lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool {
 			return len(p.Locks) == 1 && p.Locks[0].Key == "order:42" && p.Locks[0].Token > 0 &&
 				len(p.Waits) == 1 && p.Waits[0].Key == "order:42" && slices.Equal(p.Waits[0].Blockers, []uint64{p.Locks[0].Session}) &&
@@ -281,9 +277,7 @@ func oldList(t *testing.T, db *testdb.DB) {
 		return err != nil || old(p)
 	})
 	must(t, err)
-	if !told {
-		t.Fatalf("a look beside one that never pauses shows %+v", p)
-	}
+	testdb.FatalIf(t, !told, "a look beside one that never pauses shows %+v", p)
 	own := slices.IndexFunc(p.Locks, func(l ops.Lock) bool { return l.Key == "order:43" })
 	testdb.ErrorIf(t, own < 0 || p.Locks[own].Session != uint64(testdb.ConnID(t, tx)) || p.Locks[own].Detached, "beside an old list, the locks are %#v", p.Locks)
 	if i := slices.IndexFunc(p.Locks, func(l ops.Lock) bool { return l.Key == "prepared" }); i >= 0 && p.Locks[i].Endable() {
@@ -407,9 +401,7 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 	}
 	render := func(name string) func(s rawsql.Statement, ok bool) {
 		return func(s rawsql.Statement, ok bool) {
-			if !ok {
-				t.Fatalf("%s shares no text", name)
-			}
+			testdb.FatalIf(t, !ok, "%s shares no text", name)
 			raw[name], _ = s.SQL()
 		}
 	}

@@ -63,9 +63,7 @@ func TestLimits(t *testing.T) {
 // clock_after_wait_us(), which make generate expands, or in whole seconds for what is idle.
 func TestOneClock(t *testing.T) {
 	files, err := filepath.Glob("../../queries/*.sql")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d files: %v", len(files), err)
-	}
+	testdb.FatalIf(t, err != nil || len(files) == 0, "%d files: %v", len(files), err)
 	comments := regexp.MustCompile("--[^\n]*")
 	for _, file := range files {
 		text := leasetest.Got(os.ReadFile(file))(t)
@@ -131,9 +129,7 @@ func TestInline(t *testing.T) {
 // TestQuestionMarks: every question mark in the statements of queries/ stands for an argument.
 func TestQuestionMarks(t *testing.T) {
 	files, err := filepath.Glob("../../gen/*.sql.go")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d files: %v", len(files), err)
-	}
+	testdb.FatalIf(t, err != nil || len(files) == 0, "%d files: %v", len(files), err)
 	quoted := regexp.MustCompile("'[^']*'|--[^\n]*|/\\*.*?\\*/")
 	for _, file := range files {
 		text := leasetest.Got(os.ReadFile(file))(t)

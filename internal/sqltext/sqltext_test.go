@@ -108,9 +108,7 @@ func FuzzText(f *testing.F) {
 	f.Fuzz(func(t *testing.T, query string) {
 		for rest := query; rest != ""; {
 			first, next := Next(rest)
-			if len(first)+len(next) > len(rest) || len(next) >= len(rest) {
-				t.Fatalf("Next(%q) = %q, %q", rest, first, next)
-			}
+			testdb.FatalIf(t, len(first)+len(next) > len(rest) || len(next) >= len(rest), "Next(%q) = %q, %q", rest, first, next)
 			rest = next
 		}
 		got := Words(query, 3)

@@ -73,9 +73,7 @@ func sent(t *testing.T, pool *sql.DB, p phrase) (goesOn bool, err error) {
 	}
 	_, released := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT mark")
 	var server *mysql.MySQLError
-	if released != nil && (!errors.As(released, &server) || server.Number != 1305) {
-		t.Fatalf("%q: %v", p.texts, released)
-	}
+	testdb.FatalIf(t, released != nil && (!errors.As(released, &server) || server.Number != 1305), "%q: %v", p.texts, released)
 	return released == nil, nil
 }
 

@@ -106,9 +106,7 @@ func caughtUp(t *testing.T, db *testdb.DB) *sql.DB {
 		if err == nil && size == 3 {
 			return db.Admin()
 		}
-		if ctx.Err() != nil {
-			t.Fatalf("the node is not one of the cluster again, which has %d: %v", size, err)
-		}
+		testdb.FatalIf(t, ctx.Err() != nil, "the node is not one of the cluster again, which has %d: %v", size, err)
 		time.Sleep(20 * time.Millisecond)
 	}
 }
@@ -309,9 +307,7 @@ func soon(t *testing.T, what string, call func(ctx context.Context) error) {
 		t.Logf("%s: %v", what, err)
 		time.Sleep(100 * time.Millisecond)
 	}
-	if err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
+	testdb.FatalIf(t, err != nil, "%s: %v", what, err)
 }
 
 // told makes a call of a client of the minority in the background. What it returns demands an error that isn't Retryable, at the latest

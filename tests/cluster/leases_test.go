@@ -142,9 +142,7 @@ func TestLeasesTogether(t *testing.T) {
 
 		for i, c := range clients {
 			all, err := c.Leases.AcquireAll(leasetest.Limited(t, time.Minute), []txlock.Key{keptKey, txlock.Named("all1"), txlock.Named("all2"), txlock.Named("all3")})
-			if err != nil {
-				t.Fatalf("client %d: AcquireAll at the end: %v", i, err)
-			}
+			testdb.FatalIf(t, err != nil, "client %d: AcquireAll at the end: %v", i, err)
 			wants(t, fmt.Sprintf("client %d: Release at the end", i), all.Release(t.Context()), nil)
 		}
 		for i, node := range nodes {

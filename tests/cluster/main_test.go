@@ -85,9 +85,7 @@ func TestAsynchronousFailover(t *testing.T) {
 
 	newPool, fresh := holder(t, p.Copied, time.Minute)
 	newLease, err := fresh.TryAcquire(t.Context(), key)
-	if err != nil {
-		t.Fatalf("TryAcquire on the new primary: %v, want the lease that the old holder has, too", err)
-	}
+	testdb.FatalIf(t, err != nil, "TryAcquire on the new primary: %v, want the lease that the old holder has, too", err)
 	wants(t, "one of two leases", errors.Join(oldLease.Renew(t.Context()), oldLease.Err(), newLease.Err()), nil)
 	leasetest.Equal(t, "the token of the new lease", newLease.Token(), oldLease.Token())
 	newTx := leasetest.Got(newPool.BeginTx(t.Context(), nil))(t)
@@ -106,9 +104,7 @@ func lockAndWork(t *testing.T, tx *sql.Tx, key txlock.Key, who string) txlock.Gr
 	t.Helper()
 	scope := leasetest.Got(locksqlc.Join(t.Context(), tx))(t)
 	grant, err := scope.TryLock(t.Context(), key)
-	if err != nil {
-		t.Fatalf("TryLock by %s: %v", who, err)
-	}
+	testdb.FatalIf(t, err != nil, "TryLock by %s: %v", who, err)
 	check(t, second(tx.ExecContext(t.Context(), "INSERT INTO work VALUES (?, 1)", who)))
 	return grant
 }

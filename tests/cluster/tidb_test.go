@@ -123,9 +123,7 @@ func newBetween(t *testing.T, nodes []*testdb.Server) *between {
 		check(t, b.db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) > 0 FROM information_schema.cluster_tidb_trx WHERE session_id = ? AND state = 'LockWaiting'", session).Scan(&waits))
 		return waits
 	}
-	if !testdb.Await(callLimit, waits) {
-		t.Fatal("Lock doesn't wait for a transaction through another server")
-	}
+	testdb.FatalIf(t, !testdb.Await(callLimit, waits), "Lock doesn't wait for a transaction through another server")
 	return b
 }
 

@@ -213,9 +213,7 @@ func processorTime(t *testing.T, run func(command string) (string, error)) (sum 
 	printed := leasetest.Got(run("times"))(t) // of the shell, and below that of its children
 	for each := range strings.FieldsSeq(printed) {
 		d, err := time.ParseDuration(each)
-		if err != nil {
-			t.Fatalf("times prints %q: %v", printed, err)
-		}
+		testdb.FatalIf(t, err != nil, "times prints %q: %v", printed, err)
 		sum += d
 	}
 	return sum

@@ -68,9 +68,7 @@ func TestWrappers(t *testing.T) {
 func TestPlanted(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob("../../gen/*.sql.go")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("%d files of statements, %v", len(paths), err)
-	}
+	testdb.FatalIf(t, err != nil || len(paths) == 0, "%d files of statements, %v", len(paths), err)
 	holds := []rawsql.Hold{{Name: "a", Owner: "b", Hold: "c"}}
 	statements := rawsql.RenewMany(holds) + rawsql.HeldMany(holds, 1) + rawsql.Named.LockMany(2) +
 		rawsql.AcquireMany([]rawsql.Wanted{{Name: "a", Hold: "c"}}, 1<<50)

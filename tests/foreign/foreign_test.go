@@ -103,9 +103,7 @@ func TestForeign(t *testing.T) {
 	}
 	var out strings.Builder
 	differs, err := foreign(t.Context(), line, &out)
-	if err != nil || !differs {
-		t.Fatalf("%t, %v\n%s", differs, err, &out)
-	}
+	testdb.FatalIf(t, err != nil || !differs, "%t, %v\n%s", differs, err, &out)
 	leasetest.Says(t, "the report", out.String(),
 		"foreign: "+engine+" gorm.io/gorm/tests plain: 7 passed, 1 failed, 0 skipped",
 		"foreign: "+engine+" gorm.io/gorm/tests guarded: 6 passed, 2 failed, 0 skipped",

@@ -229,9 +229,7 @@ func compare(t *testing.T, all []mistake) {
 	b.WriteString("\n")
 	if *update {
 		text := before + begin + b.String() + end + after
-		if err := os.WriteFile(page, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		leasetest.Must(t, os.WriteFile(page, []byte(text), 0o644))
 	} else if !strings.Contains(string(text), begin+b.String()+end) {
 		t.Errorf("%s has another table: run go test ./mistakes -update in the directory tests", page)
 	}

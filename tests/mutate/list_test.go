@@ -84,9 +84,7 @@ equivalent the same
 -	old
 -	text
 `)
-	if err != nil || len(list) != 2 {
-		t.Fatalf("%d mutations, %v", len(list), err)
-	}
+	testdb.FatalIf(t, err != nil || len(list) != 2, "%d mutations, %v", len(list), err)
 	want := mutation{
 		area: "area", line: 1, decision: "One.", file: "a/b.go", decl: "T.m", text: "old", wrong: "new",
 		dir: "a", test: "TestOne/x", engines: []string{"mariadb", "mysql"},

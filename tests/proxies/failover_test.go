@@ -380,9 +380,7 @@ func routerLists(t *testing.T, strategy string, returns bool) {
 	}
 	at := func(want load.Node) bool {
 		port, err := locked()
-		if err != nil {
-			t.Fatalf("Run: %v", err)
-		}
+		testdb.FatalIf(t, err != nil, "Run: %v", err)
 		return strings.HasSuffix(want.Config().Addr, ":"+port)
 	}
 	testdb.ErrorIf(t, !at(p.Primary), "clients are not on the first of the list")
@@ -396,14 +394,10 @@ func routerLists(t *testing.T, strategy string, returns bool) {
 	check(t, p.Primary.Restart(t.Context()))
 	// The router looks every second for those that it couldn't reach.
 	for end := time.Now().Add(10 * time.Second); returns && !at(p.Primary); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("clients have not returned to the first of the list")
-		}
+		testdb.FatalIf(t, time.Now().After(end), "clients have not returned to the first of the list")
 	}
 	for end := time.Now().Add(4 * time.Second); !returns && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if at(p.Primary) {
-			t.Fatal("clients have returned to the first of the list")
-		}
+		testdb.FatalIf(t, at(p.Primary), "clients have returned to the first of the list")
 	}
 }
 

@@ -40,9 +40,7 @@ func do(t *testing.T, dir string, args ...string) string {
 	cmd := exec.Command("git", args...)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
-	}
+	testdb.FatalIf(t, err != nil, "%v: %v\n%s", cmd.Args, err, out)
 	return strings.TrimSpace(string(out))
 }
 
@@ -76,9 +74,7 @@ func released(t *testing.T) []string {
 	all := []string{"v0.98.0"}
 	for _, variable := range []string{"PARTS", "CONTRIB", "COMMANDS"} {
 		found := regexp.MustCompile(`(?m)^` + variable + ` *= *(.*)$`).FindSubmatch(text)
-		if found == nil {
-			t.Fatalf("the Makefile has no %s", variable)
-		}
+		testdb.FatalIf(t, found == nil, "the Makefile has no %s", variable)
 		for _, dir := range strings.Fields(string(found[1])) {
 			all = append(all, dir+"/v0.98.0")
 		}

@@ -214,9 +214,7 @@ func replaced(t *testing.T, page, mark, text string) string {
 	t.Helper()
 	before, rest, begun := strings.Cut(page, "<!-- "+mark+" -->\n")
 	_, after, ended := strings.Cut(rest, "<!-- end of "+mark+" -->")
-	if !begun || !ended {
-		t.Fatalf("the page has no marks for %q", mark)
-	}
+	testdb.FatalIf(t, !begun || !ended, "the page has no marks for %q", mark)
 	return before + "<!-- " + mark + " -->\n\n" + strings.TrimSpace(text) + "\n\n<!-- end of " + mark + " -->" + after
 }
 

@@ -34,9 +34,7 @@ func TestSoak(t *testing.T) {
 		out = t.TempDir()
 		code, err := soak(t.Context(), []string{"-engines", strings.Join(engines, ","), "-duration", lasts.String(),
 			"-every", testdb.Long("2s", "4s"), "-pace", testdb.Long("8", "4"), "-warm-up", testdb.Long(lasts.String(), "20s"), "-out", out})
-		if code != 0 || err != nil {
-			t.Fatalf("soak = %d, %v", code, err)
-		}
+		testdb.FatalIf(t, code != 0 || err != nil, "soak = %d, %v", code, err)
 		values = figures(t, filepath.Join(out, "figures.csv"))
 	}
 	want := []string{"clients heap_bytes", "clients rss_bytes", "clients goroutines"}

@@ -208,9 +208,7 @@ func TestBadInput(t *testing.T) {
 		at := time.Now()
 		_, err := elect.New(nil, scheduler)
 		testdb.ErrorIf(t, err == nil, "New without a manager does not fail")
-		if err := p.Run(t.Context(), nil); err == nil {
-			t.Error("Run without a function does not fail")
-		}
+		leasetest.Fails(t, "Run without a function", p.Run(t.Context(), nil))
 		for _, key := range []txlock.Key{{}, txlock.Named(""), txlock.Named("lockstep:x"), txlock.Named(strings.Repeat("x", 250))} {
 			wants(t, key.String(), second(elect.New(p.leases, key)), txlock.ErrInvalidKey)
 		}

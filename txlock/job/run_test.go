@@ -236,9 +236,7 @@ func TestCloseWithin(t *testing.T) {
 				beside <- n.calledWithin(ctx)
 				beside <- n.calledWithin(context.Background())
 			}()
-			if !n.calledWithin(context.Background()) || !<-beside || <-beside {
-				t.Fatal("who has called isn't known: Close would wait for its caller")
-			}
+			testdb.FatalIf(t, !n.calledWithin(context.Background()) || !<-beside || <-beside, "who has called isn't known: Close would wait for its caller")
 			testdb.ErrorIf(t, n.Close(context.Background()) == nil || n.Close(ctx) == nil, "Close returns no error")
 			return nil
 		})

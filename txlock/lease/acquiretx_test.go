@@ -157,9 +157,7 @@ func TestAcquireTxSideBySide(t *testing.T) {
 				})
 			}
 			all.Wait()
-			if len(wins) != 1 {
-				t.Fatalf("%d of %d have the lease", len(wins), cap(wins))
-			}
+			testdb.FatalIf(t, len(wins) != 1, "%d of %d have the lease", len(wins), cap(wins))
 			(<-wins)()
 		}
 	})

@@ -60,9 +60,7 @@ func (w *fairWait) end(t testing.TB) {
 func (w *fairWait) lease(t testing.TB) *lease.Lease {
 	t.Helper()
 	w.end(t)
-	if w.err != nil {
-		t.Fatalf("Acquire: %v", w.err)
-	}
+	testdb.FatalIf(t, w.err != nil, "Acquire: %v", w.err)
 	return w.l
 }
 

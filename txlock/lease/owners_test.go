@@ -54,9 +54,7 @@ func TestRestartUnderTheSameName(t *testing.T) {
 		l := mustLease(t)(started.TryAcquire(ctx, key))
 		higher(t, l, before)
 		again, err := newManager(t, pool).TryAcquire(ctx, key)
-		if err != nil || again.Token() != l.Token() {
-			t.Fatalf("in another manager of the process: %v", err)
-		}
+		testdb.FatalIf(t, err != nil || again.Token() != l.Token(), "in another manager of the process: %v", err)
 		wants(t, "Renew of the former", before.Renew(t.Context()), txlock.ErrLost)
 		release(t, again, l)
 		release(t, acquire(t, newManager(t, pool), key, lease.WaitAtMost(1)))

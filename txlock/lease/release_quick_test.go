@@ -115,9 +115,7 @@ func (r *recorder) count(what string) (n int) {
 func (r *recorder) collect(t *testing.T, want int) {
 	t.Helper()
 	for deadline := 10_000; r.count("dropped") < want; deadline-- {
-		if deadline == 0 {
-			t.Fatalf("%d handles are dropped, want %d", r.count("dropped"), want)
-		}
+		testdb.FatalIf(t, deadline == 0, "%d handles are dropped, want %d", r.count("dropped"), want)
 		runtime.GC()
 		time.Sleep(ttl / 3)
 	}

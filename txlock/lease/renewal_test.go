@@ -42,9 +42,7 @@ func (w *wiretap) install(t testing.TB) func(*mysql.Config) {
 // waitUntil waits for a state.
 func waitUntil(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	if !testdb.Await(soon, is) {
-		t.Fatalf("waited in vain until %s", what)
-	}
+	testdb.FatalIf(t, !testdb.Await(soon, is), "waited in vain until %s", what)
 }
 
 // renewedFromNow returns what reports whether the lease was renewed since then. What is left

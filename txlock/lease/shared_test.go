@@ -424,9 +424,7 @@ func TestCleanLooksAgainUnderTheLock(t *testing.T) {
 		tap.before("name: IdleLease ", func(string) { once.Do(func() { acquireMany(t, m, keys, held) }) })
 		must(t, second(cleaner.Purge(t.Context())))
 		for i, l := range held {
-			if l == nil {
-				t.Fatal("it has not looked again: this test can't tell")
-			}
+			testdb.FatalIf(t, l == nil, "it has not looked again: this test can't tell")
 			wants(t, "TryAcquire of a lease that is held", second(other.TryAcquire(t.Context(), keys[i])), txlock.ErrBusy)
 			wantsNone(t, "Renew", l.Renew(t.Context()))
 		}

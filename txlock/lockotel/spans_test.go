@@ -46,9 +46,7 @@ func TestSpans(t *testing.T) {
 			ctx, caller := provider.Tracer("test").Start(t.Context(), "request")
 			test.e.Kind, test.e.Key, test.e.Took = test.kind, key, time.Minute
 			o.Observe(ctx, test.e)
-			if len(seen.Ended()) != 1 {
-				t.Fatalf("%d spans", len(seen.Ended()))
-			}
+			testdb.FatalIf(t, len(seen.Ended()) != 1, "%d spans", len(seen.Ended()))
 			span := seen.Ended()[0]
 			got := span.Name() + ": " + pairs(attribute.NewSet(span.Attributes()...))
 			testdb.ErrorIf(t, got != test.want, "%s\nwant %s", got, test.want)

@@ -124,9 +124,7 @@ func number(t testing.TB, db *testdb.DB, query string, args ...any) (n int64) {
 // await asks until the answer is yes, for a minute.
 func await(t testing.TB, what string, ask func() bool) {
 	t.Helper()
-	if !testdb.Await(time.Minute, ask) {
-		t.Fatalf("%s: not within a minute", what)
-	}
+	testdb.FatalIf(t, !testdb.Await(time.Minute, ask), "%s: not within a minute", what)
 }
 
 // poolOf returns the pool of a manager.

@@ -189,9 +189,7 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	single := func() {
 		for _, s := range singles {
 			l, err := s.Acquire(ctx, key)
-			if err != nil {
-				b.Fatal(err)
-			}
+			leasetest.Must(b, err)
 			release(b, l)
 		}
 	}

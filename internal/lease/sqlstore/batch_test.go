@@ -128,13 +128,9 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 	blocker, err := db.Admin().BeginTx(t.Context(), nil)
 	must(t, err)
 	defer func() { must(t, blocker.Rollback()) }()
-	if _, err := blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", unique+"locked"); err != nil {
-		t.Fatal(err)
-	}
+	leasetest.Got(blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", unique+"locked"))(t)
 	done, clock, err := s.takes.send(t.Context(), all)
-	if err != nil || done != want {
-		t.Fatalf("taken %b, want %b, %v", done, want, err)
-	}
+	testdb.FatalIf(t, err != nil || done != want, "taken %b, want %b, %v", done, want, err)
 	for i, w := range all {
 		if done>>i&1 == 0 {
 			continue
@@ -153,9 +149,7 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 		}
 	}
 	// One row is somebody else's by now, and one is still locked.
-	if _, err := db.Admin().ExecContext(t.Context(), "UPDATE lockstep_leases SET holders = ? WHERE name = ?", hold("z"), unique+"free, too"); err != nil {
-		t.Fatal(err)
-	}
+	leasetest.Got(db.Admin().ExecContext(t.Context(), "UPDATE lockstep_leases SET holders = ? WHERE name = ?", hold("z"), unique+"free, too"))(t)
 	done, _, err = s.releases.send(t.Context(), all)
 	if want &^= 1 << 10; err != nil || done != want {
 		t.Fatalf("freed %b, want %b, %v", done, want, err)

@@ -93,9 +93,7 @@ func testRenewManyReplies(t *testing.T, db *testdb.DB, s *Store) {
 		claims[c.name] = store.Claim{Row: store.Row{Key: unique + c.name}, Owner: "me", Hold: hold("m"), Token: 1000, Told: 40}
 		makeRow(t, db, unique+c.name, set)
 	}
-	if _, err := blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", unique+"locked"); err != nil {
-		t.Fatal(err)
-	}
+	leasetest.Got(blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", unique+"locked"))(t)
 	for _, only := range [][]string{nil, {"held", "told"}, {"asked"}, {"expired"}, {"locked"}} {
 		var of []store.Claim
 		found, questions := make(map[store.Row]store.Standing), []store.Question(nil)
@@ -259,9 +257,7 @@ func TestSwapComparesTheVersion(t *testing.T) {
 			seen, err := s.row(t.Context(), c.Row)
 			must(t, err)
 			next, reply := seen.Take(store.Ask{Owner: "you", Hold: hold("y"), TTL: time.Minute}, seen.Expires, seen.Expires)
-			if reply != store.Done {
-				t.Fatalf("%s: an expired row is not free: %v", what, reply)
-			}
+			testdb.FatalIf(t, reply != store.Done, "%s: an expired row is not free: %v", what, reply)
 			if err := change(t.Context(), c); err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}

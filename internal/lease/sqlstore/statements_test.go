@@ -249,13 +249,9 @@ func (c statement) follows(t *testing.T, db *testdb.DB, s *Store, send func(at s
 	before, there, err := s.find(t.Context(), at)
 	must(t, err)
 	a, err := send(at)
-	if err != nil || a.Reply != c.reply || c.takes && (a.Slot != at.Slot || a.Shared) {
-		t.Fatalf("%s: %+v, %v, want the reply %v", c.name, a, err, c.reply)
-	}
+	testdb.FatalIf(t, err != nil || a.Reply != c.reply || c.takes && (a.Slot != at.Slot || a.Shared), "%s: %+v, %v, want the reply %v", c.name, a, err, c.reply)
 	after, exists, err := s.find(t.Context(), at)
-	if err != nil || exists != (there || entry != nil && c.reply == store.Done) {
-		t.Fatalf("%s: after %+v, %v, %v", c.name, after, exists, err)
-	}
+	testdb.FatalIf(t, err != nil || exists != (there || entry != nil && c.reply == store.Done), "%s: after %+v, %v, %v", c.name, after, exists, err)
 	now, version := before.now, before.version
 	for _, clock := range []int64{after.Expires - after.TTL, after.Expires} { // what the statement has read
 		if clock >= before.now && clock <= after.now {

@@ -239,9 +239,7 @@ func TestLostUpdatesOfEveryWay(t *testing.T) {
 	testdb.NeedsServer(t)
 	page := leasetest.Got(os.ReadFile(lostPage))(t)
 	head, table, ok := strings.Cut(string(page), lostBegin)
-	if !ok {
-		t.Fatalf("%s has no table", lostPage)
-	}
+	testdb.FatalIf(t, !ok, "%s has no table", lostPage)
 	table, rest, _ := strings.Cut(table, "\n\n")
 	lines := strings.Split(table, "\n")
 	var now []string

@@ -26,9 +26,7 @@ func (f *findings) compare(t *testing.T) {
 	t.Helper()
 	page := leasetest.Got(os.ReadFile(lockPage))(t)
 	head, table, found := strings.Cut(string(page), tableBegin)
-	if !found {
-		t.Fatalf("%s has no table", lockPage)
-	}
+	testdb.FatalIf(t, !found, "%s has no table", lockPage)
 	table, rest, _ := strings.Cut(table, "\n\n")
 	both := len(testdb.Engines()) == 2
 	if *updatePage && both {

@@ -9,3 +9,11 @@ func ErrorIf(tb testing.TB, wrong bool, format string, args ...any) {
 		tb.Errorf(format, args...)
 	}
 }
+
+// FatalIf ends the test with a message if there is something wrong.
+func FatalIf(tb testing.TB, wrong bool, format string, args ...any) {
+	tb.Helper()
+	if wrong {
+		tb.Fatalf(format, args...)
+	}
+}

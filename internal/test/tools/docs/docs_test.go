@@ -41,9 +41,7 @@ func pages(t *testing.T) map[string]string {
 		}
 		return nil
 	})
-	if err != nil || len(texts) < 20 {
-		t.Fatalf("%d pages, %v", len(texts), err)
-	}
+	testdb.FatalIf(t, err != nil || len(texts) < 20, "%d pages, %v", len(texts), err)
 	return texts
 }
 
@@ -223,9 +221,7 @@ func TestErrors(t *testing.T) {
 	sentinel := regexp.MustCompile(`(?m)^(?:var |\t)(Err[A-Z]\w*)\s*= `)
 	for _, pkg := range []string{"txlock", "txlock/lease", "txlock/job", "txlock/elect", "txlock/quorum", "locksqlc", "lockgorm", "lockhttp", "schema"} {
 		files, err := filepath.Glob(filepath.Join(root, pkg, "*.go"))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: %d files, %v", pkg, len(files), err)
-		}
+		testdb.FatalIf(t, err != nil || len(files) == 0, "%s: %d files, %v", pkg, len(files), err)
 		prefix := path.Base(pkg) + "."
 		if pkg == "txlock" {
 			prefix = ""

@@ -191,9 +191,7 @@ func shape(text string) string {
 func TestDiagrams(t *testing.T) {
 	t.Parallel()
 	pictures, err := filepath.Glob(filepath.Join(root, "docs", "diagrams", "*.svg"))
-	if err != nil || len(pictures) < 7 {
-		t.Fatalf("%d pictures, %v", len(pictures), err)
-	}
+	testdb.FatalIf(t, err != nil || len(pictures) < 7, "%d pictures, %v", len(pictures), err)
 	sources, _ := filepath.Glob(filepath.Join(root, "docs", "diagrams", "*.[dt]*"))
 	testdb.ErrorIf(t, len(sources) != len(pictures), "%d pictures of %d texts", len(pictures), len(sources))
 	label := regexp.MustCompile(`"([^"]+)"`)
@@ -272,9 +270,7 @@ func TestVocabulary(t *testing.T) {
 func sources(t *testing.T, pattern string) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern), "*.go"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%s: %d files, %v", pattern, len(files), err)
-	}
+	testdb.FatalIf(t, err != nil || len(files) == 0, "%s: %d files, %v", pattern, len(files), err)
 	all := map[string]string{}
 	for _, file := range files {
 		if name, err := filepath.Rel(root, file); !strings.HasSuffix(file, "_test.go") {

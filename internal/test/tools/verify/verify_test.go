@@ -40,9 +40,7 @@ func TestCompare(t *testing.T) {
 func TestClock(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../../../queries/*.sql")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d files: %v", len(files), err)
-	}
+	testdb.FatalIf(t, err != nil || len(files) == 0, "%d files: %v", len(files), err)
 	for _, file := range files {
 		text := leasetest.Got(os.ReadFile(file))(t)
 		expanded := expand.Replace(string(text))
