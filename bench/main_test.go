@@ -72,9 +72,8 @@ func TestRun(t *testing.T) {
 func runs(t *testing.T, engine testdb.Engine, args ...string) string {
 	t.Helper()
 	o, dir := least(t, engine, args...)
-	if err := o.run(t.Context()); err != nil {
-		t.Fatalf("%s: %v", engine, err)
-	}
+	err := o.run(t.Context())
+	testdb.FatalIf(t, err != nil, "%s: %v", engine, err)
 	return read(t, dir)
 }
 

@@ -257,9 +257,8 @@ func TestJobActions(t *testing.T) {
 		s.shows("jobs", "paused", "paused by alice")
 		done("run", s.form("jobs", "run", "starts a tick", alice), "Requested: ")
 		done("resume", s.form("jobs", "resume", "by its schedule", alice), "Resumed.")
-		if paused, requested, _ := status(); paused || !requested {
-			t.Errorf("it is paused: %t, and requested: %t", paused, requested)
-		}
+		paused, requested, _ := status()
+		testdb.ErrorIf(t, paused || !requested, "it is paused: %t, and requested: %t", paused, requested)
 		s.posts("a second request", "run", request, alice, 409, "")
 		db.Exec(t, "UPDATE lockstep_jobs SET schedule = '', run_us = 0 WHERE name = 'nightly'")
 		s.posts("a request that no process would see", "run", request, alice, 409, "no process would see the request")

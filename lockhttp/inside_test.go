@@ -45,9 +45,9 @@ func TestRecorder(t *testing.T) {
 	for _, e := range events[:4] {
 		words = append(words, e.What+" "+e.Why)
 	}
-	if got := strings.Join(words, "; "); len(events) != 503 || got != "dropped ; refused another error; lost "+reason(txlock.ErrLost)+"; released " || strings.Contains(got, "order") {
-		t.Errorf("there are %d events, with %s", len(events), got)
-	}
+	got := strings.Join(words, "; ")
+	testdb.ErrorIf(t, len(events) != 503 || got != "dropped ; refused another error; lost "+reason(txlock.ErrLost)+"; released " || strings.Contains(got, "order"),
+		"there are %d events, with %s", len(events), got)
 	if len(hour) != 2 || hour[1].x-hour[0].x != 6 || hour[0].sample.lost != 1 || hour[1].sample.granted != 1000 || hour[1].sample.refused != 1 || mean(hour[1].sample) != 1 {
 		t.Errorf("the hour is %+v", hour)
 	}
@@ -95,15 +95,13 @@ func TestChart(t *testing.T) {
 	t.Parallel()
 	points := []point[float64]{{0, 0}, {1, 30}, {5, 50}}
 	c := newChart("held", "Held", number, newLine("locks", points, func(v float64) float64 { return v }))
-	if l := c.Lines[0]; c.Top != "50" || l.Path != "M0 80.0h.01L1 32.0M5 0.0h.01" || l.Last != "50" || c.Text != "locks: 50 at last, at most 50" {
-		t.Errorf("the chart is %+v", c)
-	}
+	l := c.Lines[0]
+	testdb.ErrorIf(t, c.Top != "50" || l.Path != "M0 80.0h.01L1 32.0M5 0.0h.01" || l.Last != "50" || c.Text != "locks: 50 at last, at most 50", "the chart is %+v", c)
 	if c.Half != "25" || len(c.Spans) != spans || c.Spans[0].Name != "60–50 min ago" || c.Spans[0].Values[0] != "50" || c.Spans[5].Values[0] != "–" {
 		t.Errorf("its numbers are %+v", c.Spans)
 	}
-	if c := newChart("held", "Held", duration, newLine[float64]("none", nil, nil)); c.Text != "nothing was seen yet" || c.Top != "1.0s" {
-		t.Errorf("the empty chart is %+v", c)
-	}
+	c = newChart("held", "Held", duration, newLine[float64]("none", nil, nil))
+	testdb.ErrorIf(t, c.Text != "nothing was seen yet" || c.Top != "1.0s", "the empty chart is %+v", c)
 	for v, want := range map[float64]float64{0: 1, 0.03: 0.05, 1: 1, 1.2: 2, 7: 10, 99: 100, 101: 200} {
 		got := rounded(v)
 		testdb.ErrorIf(t, got < want*0.999 || got > want*1.001, "%v is rounded to %v, not %v", v, got, want)
@@ -163,13 +161,11 @@ func TestSampler(t *testing.T) {
 		t.Errorf("a viewer who has gone gets %v", err)
 	}
 	s.close()
-	if _, err := s.next(t.Context(), 0, demand{}); !errors.Is(err, errClosed) {
-		t.Errorf("after its end there is %v", err)
-	}
+	_, err = s.next(t.Context(), 0, demand{})
+	testdb.ErrorIf(t, !errors.Is(err, errClosed), "after its end there is %v", err)
 	<-asked
-	if d := <-asked; !d.jobs || !d.keys["a"] {
-		t.Errorf("the second look is asked for %+v", d)
-	}
+	d := <-asked
+	testdb.ErrorIf(t, !d.jobs || !d.keys["a"], "the second look is asked for %+v", d)
 }
 
 // TestAttention proves that the first screen has what needs a person, the most urgent first, and
@@ -194,9 +190,8 @@ func TestAttention(t *testing.T) {
 	for _, a := range c.attention() {
 		got = append(got, fmt.Sprintf("%s %s %v", a.What, a.Key, float64(a.For)))
 	}
-	if want := "deadlock circle 3, no leader scheduler 0, no leader old 0, wait order:42 90, overdue job late 120, long job long 300, failing job broken 3600, prepared order:9 7, late lease report 25"; strings.Join(got, ", ") != want {
-		t.Errorf("there are %s, want %s", strings.Join(got, ", "), want)
-	}
+	want := "deadlock circle 3, no leader scheduler 0, no leader old 0, wait order:42 90, overdue job late 120, long job long 300, failing job broken 3600, prepared order:9 7, late lease report 25"
+	testdb.ErrorIf(t, strings.Join(got, ", ") != want, "there are %s, want %s", strings.Join(got, ", "), want)
 	texts := ""
 	for _, a := range c.attention() {
 		texts += a.Text + "\n"

@@ -110,9 +110,8 @@ func TestPages(t *testing.T) {
 		if code, _, header := s.post("locks", nil, http.Header{}); code != http.StatusMethodNotAllowed || header.Get("Allow") == "" {
 			t.Errorf("POST to a page is answered with %d", code)
 		}
-		if code, _, _ := s.get("release"); code != http.StatusMethodNotAllowed {
-			t.Errorf("GET of release is answered with %d", code)
-		}
+		code, _, _ := s.get("release")
+		testdb.ErrorIf(t, code != http.StatusMethodNotAllowed, "GET of release is answered with %d", code)
 	}, (*testdb.Server).Open)
 }
 
@@ -354,9 +353,8 @@ func TestLineBreaksInKeys(t *testing.T) {
 			}
 			key := url.Values{"key": release["key"]}
 			delete(release, "key")
-			if code, body, _ := s.post("release?"+key.Encode(), release, alice); code != http.StatusSeeOther {
-				t.Fatalf("%q: %d %s", name, code, body)
-			}
+			code, body, _ := s.post("release?"+key.Encode(), release, alice)
+			testdb.FatalIf(t, code != http.StatusSeeOther, "%q: %d %s", name, code, body)
 			wants(t, fmt.Sprintf("%q", name), held.Renew(t.Context()), txlock.ErrLost)
 		}
 	})

@@ -375,9 +375,8 @@ func TestPreparedForLaterTransactions(t *testing.T) {
 			check(t, first.Close())
 
 			tx, s := joined(t, pool)
-			if err := spoil(tx, s, kept); (err == nil) != (name == "a lock that isn't free") {
-				t.Errorf("%s: %v", name, err)
-			}
+			err = spoil(tx, s, kept)
+			testdb.ErrorIf(t, (err == nil) != (name == "a lock that isn't free"), "%s: %v", name, err)
 			_ = tx.Rollback() // it may have ended
 			check(t, second(kept.ExecContext(t.Context())))
 			tx, s = joined(t, pool)

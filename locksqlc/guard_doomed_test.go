@@ -485,9 +485,8 @@ func TestUnknownReplies(t *testing.T) {
 					isError(t, what+": a lock behind it", second(scope.TryLock(t.Context(), c.key)), txlock.ErrTxDoomed)
 				}
 				unread := errors.Is(scope.Verify(t.Context()), fault.ErrReply)
-				if err := tx.Commit(); guarded && unread && !errors.Is(err, txlock.ErrTxDoomed) {
-					t.Errorf("%s: Commit: %v, want ErrTxDoomed", what, err)
-				}
+				err = tx.Commit()
+				testdb.ErrorIf(t, guarded && unread && !errors.Is(err, txlock.ErrTxDoomed), "%s: Commit: %v, want ErrTxDoomed", what, err)
 				exec(t, pool, "SET character_set_results = utf8mb4") // for the next one
 			}
 		}

@@ -248,9 +248,8 @@ func TestWrappedJoins(t *testing.T) {
 		}
 		again := join(t, tx)
 		testdb.ErrorIf(t, (again == scope) != guarded, "whether Join gives the same scope twice doesn't fit")
-		if _, err := locksqlc.Join(t.Context(), tx, txlock.RequireGuarded()); errors.Is(err, txlock.ErrUnguarded) == guarded {
-			t.Errorf("Join with RequireGuarded: %v", err)
-		}
+		_, err = locksqlc.Join(t.Context(), tx, txlock.RequireGuarded())
+		testdb.ErrorIf(t, errors.Is(err, txlock.ErrUnguarded) == guarded, "Join with RequireGuarded: %v", err)
 		lock(t, scope, key)
 		wantLocked(t, "a wrapped pool", db, key)
 		check(t, tx.Commit())

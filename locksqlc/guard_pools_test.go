@@ -146,9 +146,8 @@ func sendBy(ctx context.Context, on prepares, by, query string, args ...any) err
 
 func exec(tb testing.TB, on executor, query string, args ...any) {
 	tb.Helper()
-	if _, err := on.ExecContext(tb.Context(), query, args...); err != nil {
-		tb.Fatalf("%s: %v", query, err)
-	}
+	_, err := on.ExecContext(tb.Context(), query, args...)
+	testdb.FatalIf(tb, err != nil, "%s: %v", query, err)
 }
 
 // beginner is a pool or a connection.
@@ -184,9 +183,8 @@ func cancelled(t *testing.T, db *testdb.DB, session int64, call func(ctx context
 
 func count(tb testing.TB, on testdb.Queryer, query string, args ...any) (n int) {
 	tb.Helper()
-	if err := on.QueryRowContext(tb.Context(), query, args...).Scan(&n); err != nil {
-		tb.Fatalf("%s: %v", query, err)
-	}
+	err := on.QueryRowContext(tb.Context(), query, args...).Scan(&n)
+	testdb.FatalIf(tb, err != nil, "%s: %v", query, err)
 	return n
 }
 

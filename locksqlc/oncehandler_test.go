@@ -210,9 +210,8 @@ func TestOnceHandlerInADeadlock(t *testing.T) {
 				won <- errors.Join(err, rival.Commit())
 			}()
 			db.WaitForLockWait(t, id)
-			if _, err := locksqlc.TxOf(r.Context()).Exec("UPDATE " + ballast + " SET v = 1"); err == nil {
-				t.Error("there was no deadlock")
-			}
+			_, err := locksqlc.TxOf(r.Context()).Exec("UPDATE " + ballast + " SET v = 1")
+			testdb.ErrorIf(t, err == nil, "there was no deadlock")
 			http.Error(w, "broken", http.StatusInternalServerError)
 		})
 		answer := request(s, "POST", key, "")

@@ -106,9 +106,8 @@ func TestRefusedOnClusters(t *testing.T) {
 				isError(t, "a try beside what was refused", second(free.TryLock(t.Context(), key)), nil)
 				check(t, other.Rollback())
 				isError(t, "Lock after that", second(scope.Lock(t.Context(), key)), nil)
-				if grant, err := scope.RLock(t.Context(), key); err != nil || grant.Shared() {
-					t.Errorf("RLock of what is held exclusively: %+v, %v", grant, err)
-				}
+				grant, err := scope.RLock(t.Context(), key)
+				testdb.ErrorIf(t, err != nil || grant.Shared(), "RLock of what is held exclusively: %+v, %v", grant, err)
 				check(t, tx.Commit())
 			})
 		}

@@ -202,9 +202,8 @@ func sharedAsAlone(t *testing.T, db *testdb.DB, session string, all []shared, ty
 				t.Errorf("%.80s with %.80v: alone %.500s, id %d, with lockstep's, %d, %.500s, id %d", c.text, c.args, got[0].did, got[0].id, with, g.did, g.id)
 			}
 		}
-		if got := got[3].sent; c.trips > 0 && got != c.trips && sharesTexts(db.Engine()) {
-			t.Errorf("%s: %d round trips, want %d", c.text, got, c.trips)
-		}
+		trips := got[3].sent
+		testdb.ErrorIf(t, c.trips > 0 && trips != c.trips && sharesTexts(db.Engine()), "%s: %d round trips, want %d", c.text, trips, c.trips)
 	}
 }
 

@@ -163,9 +163,8 @@ func faultManager(t testing.TB, pool *sql.DB, options ...lease.ManagerOption) *l
 // count reads a number as the administrator, past the network.
 func count(t testing.TB, db *testdb.DB, query string, args ...any) (n int64) {
 	t.Helper()
-	if err := db.Admin().QueryRowContext(context.Background(), query, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
+	err := db.Admin().QueryRowContext(context.Background(), query, args...).Scan(&n)
+	testdb.FatalIf(t, err != nil, "%s: %v", query, err)
 	return n
 }
 

@@ -74,9 +74,8 @@ func TestManagedServer(t *testing.T) {
 			testdb.ErrorIf(t, !errors.As(err, &refused) || refused.Number != 1045, "Install without TLS: %v, want 1045", err)
 			pool := openOwner(t, db, "skip-verify")
 			fatal(t, schema.Install(ctx, pool))
-			if err := schema.Check(ctx, pool); !errors.Is(err, advice) || err != nil && !schema.Advisory(err) {
-				t.Errorf("with %s Check: %v, want %v", rights, err, advice)
-			}
+			err = schema.Check(ctx, pool)
+			testdb.ErrorIf(t, !errors.Is(err, advice) || err != nil && !schema.Advisory(err), "with %s Check: %v, want %v", rights, err, advice)
 			useAll(t, pool)
 			db.Exec(t, "SET GLOBAL read_only = ON")
 			grantsNothing(t, pool)
@@ -93,9 +92,8 @@ func useAll(t *testing.T, pool *sql.DB) {
 	runs := 0
 	err := locksqlc.Run(ctx, pool, []txlock.Key{key, hashed.Key(1)}, func(*sql.Tx) error { runs++; return nil })
 	testdb.ErrorIf(t, err != nil || runs != 1, "Run: %d runs, %v", runs, err)
-	if first, err := locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil }); err != nil || !first {
-		t.Errorf("Once: first %t, %v", first, err)
-	}
+	first, err := locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil })
+	testdb.ErrorIf(t, err != nil || !first, "Once: first %t, %v", first, err)
 	leases := leasetest.Got(lease.NewManager(pool))(t)
 	jobs := leasetest.Got(job.New(pool, leases))(t)
 	wants(t, "a lease", leases.Do(ctx, key, func(ctx context.Context, l *lease.Lease) error { return l.Renew(ctx) }), nil)
@@ -314,9 +312,8 @@ func TestHolderIsToldFirst(t *testing.T) {
 				expiry := func() int64 {
 					return count(t, db, "SELECT expires_us FROM lockstep_leases WHERE name = ?", key.String())
 				}
-				if before := expiry(); !testdb.Await(time.Minute, func() bool { return expiry() > before }) {
-					t.Fatal("the lease is not renewed")
-				}
+				before := expiry()
+				testdb.FatalIf(t, !testdb.Await(time.Minute, func() bool { return expiry() > before }), "the lease is not renewed")
 				working, cancel := l.Context(t.Context())
 				defer cancel()
 				lastValid := make(chan time.Time, 1)

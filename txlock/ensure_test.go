@@ -83,9 +83,8 @@ func TestEnsureByManyAtOnce(t *testing.T) {
 			wg.Go(func() { wants(t, "one of many", txlock.Ensure(t.Context(), pool, mine...), nil) })
 		}
 		wg.Wait()
-		if n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"); n != 1000 || rowsOf(t, db, lot) != 0 {
-			t.Errorf("%d rows, and of a hashed key %d", n, rowsOf(t, db, lot))
-		}
+		left := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks")
+		testdb.ErrorIf(t, left != 1000 || rowsOf(t, db, lot) != 0, "%d rows, and of a hashed key %d", left, rowsOf(t, db, lot))
 	})
 }
 

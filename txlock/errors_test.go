@@ -69,9 +69,8 @@ func TestAfterFault(t *testing.T) {
 	_, err := scope.Lock(t.Context(), Named("k"))
 	testdb.ErrorIf(t, !errors.Is(err, ErrSchema), "Lock: %v", err)
 	mock.ExpectExec(rawsql.Probe).WillReturnError(driver.ErrBadConn)
-	if _, err := scope.Lock(t.Context(), Named("l")); !errors.Is(err, driver.ErrBadConn) {
-		t.Errorf("the next Lock: %v", err)
-	}
+	_, err = scope.Lock(t.Context(), Named("l"))
+	testdb.ErrorIf(t, !errors.Is(err, driver.ErrBadConn), "the next Lock: %v", err)
 	mock.ExpectRollback()
 	check(t, tx.Rollback())
 }
@@ -170,9 +169,8 @@ func TestInsertIDs(t *testing.T) {
 					t.Errorf("%s: the insert id %d is read as %d, %v", statement, id, got, err)
 				}
 			}
-			if _, err := knownID(e.Replies, statement, 7, errUnreadable); !errors.Is(err, fault.ErrReply) {
-				t.Errorf("%s: %v", statement, err)
-			}
+			_, err := knownID(e.Replies, statement, 7, errUnreadable)
+			testdb.ErrorIf(t, !errors.Is(err, fault.ErrReply), "%s: %v", statement, err)
 		}
 	}
 	if _, err := knownID(rawsql.TiDB.Replies, "CompareAndBumpNamed", 7, nil); !errors.Is(err, fault.ErrReply) {
@@ -185,9 +183,8 @@ func TestInsertIDs(t *testing.T) {
 	if _, err := tokenOf("NamedToken")(0, sql.ErrNoRows); !errors.Is(err, sql.ErrNoRows) || errors.Is(err, fault.ErrReply) {
 		t.Errorf("no row is read as %v", err)
 	}
-	if _, err := tokenOf("NamedToken")(0, errUnreadable); !errors.Is(err, fault.ErrReply) || fault.Retryable(fmt.Errorf("%w: %w", ErrTxDoomed, err)) {
-		t.Errorf("a row that can't be read is read as %v", err)
-	}
+	_, err := tokenOf("NamedToken")(0, errUnreadable)
+	testdb.ErrorIf(t, !errors.Is(err, fault.ErrReply) || fault.Retryable(fmt.Errorf("%w: %w", ErrTxDoomed, err)), "a row that can't be read is read as %v", err)
 }
 
 // rowOf is a row that a procedure may answer with.
@@ -267,9 +264,8 @@ func TestOutcomes(t *testing.T) {
 				others["no row"] = guard.Reply{Columns: 3}
 			}
 			for name, other := range others {
-				if r, err := readOutcome(mySQL, procedure, false, other); !errors.Is(err, fault.ErrReply) || r != (outcome{}) {
-					t.Errorf("%s, %s: %s, %s, is read as %+v, %v", procedure, word, name, shown(other), r, err)
-				}
+				r, err := readOutcome(mySQL, procedure, false, other)
+				testdb.ErrorIf(t, !errors.Is(err, fault.ErrReply) || r != (outcome{}), "%s, %s: %s, %s, is read as %+v, %v", procedure, word, name, shown(other), r, err)
 			}
 		}
 	}
@@ -290,9 +286,8 @@ func TestOutcomes(t *testing.T) {
 	if _, err := readOutcome(mySQL, "lockstep_share_1", true, guard.Reply{Columns: 3}); !errors.Is(err, sql.ErrNoRows) {
 		t.Errorf("no row to share is read as %v", err)
 	}
-	if r, err := readOutcome(mySQL, "lockstep_try_1", true, guard.Reply{Columns: 3, Rows: [][]driver.Value{{int64(0), "granted", nil}}}); err != nil {
-		t.Errorf("a row that was never granted, shared, is read as %+v, %v", r, err)
-	}
+	r, err := readOutcome(mySQL, "lockstep_try_1", true, guard.Reply{Columns: 3, Rows: [][]driver.Value{{int64(0), "granted", nil}}})
+	testdb.ErrorIf(t, err != nil, "a row that was never granted, shared, is read as %+v, %v", r, err)
 }
 
 // TestTokensOfMany feeds the reader of the tokens of several keys what is no reply.

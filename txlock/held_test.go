@@ -358,9 +358,8 @@ func TestWaitForItself(t *testing.T) {
 			}
 			shared := []txlock.Key{txlock.Shared(key)}
 			wants(t, "shared in shared", locksqlc.Run(ctx, pool, shared, func(*sql.Tx) error { return nested(shared...) }), nil)
-			if err := locksqlc.Run(ctx, pool, shared, func(*sql.Tx) error { return errors.Join(nested(shared...), nested(key)) }); !ofItself(err) {
-				t.Errorf("exclusive in shared, behind another one that shared: %v", err)
-			}
+			err := locksqlc.Run(ctx, pool, shared, func(*sql.Tx) error { return errors.Join(nested(shared...), nested(key)) })
+			testdb.ErrorIf(t, !ofItself(err), "exclusive in shared, behind another one that shared: %v", err)
 			wants(t, "another key", locksqlc.Run(ctx, pool, shared, func(*sql.Tx) error { return nested(named()) }), nil)
 			wants(t, "afterwards", nested(key), nil)
 			leasetest.Equal(t, "transactions that are over and remembered", txlock.Remembered(key), 0)

@@ -281,9 +281,8 @@ func TestHolders(t *testing.T) {
 				leasetest.Equal(t, "the label", h.Label, "till 7")
 			}
 			other := neighbour(lot) // another key of the same center lock
-			if all := holders(t, db, other); len(all) != 1 || all[0].Key != other || all[0].Session != uint64(s.id) {
-				t.Errorf("the holders of its neighbour: %+v", all)
-			}
+			all = holders(t, db, other)
+			testdb.ErrorIf(t, len(all) != 1 || all[0].Key != other || all[0].Session != uint64(s.id), "the holders of its neighbour: %+v", all)
 			wants(t, "Rollback", s.tx.Rollback(), nil)
 			leasetest.Equal(t, "holders after the rollback", len(holders(t, db, lot, old, fresh, ensured)), 0)
 		}

@@ -135,9 +135,8 @@ func TestCheckColumns(t *testing.T) {
 		wants(t, "too few columns", seats.CheckColumns(t.Context(), db.Admin(), table), txlock.ErrInvalidKey)
 		wants(t, "too many columns", exact.CheckColumns(t.Context(), db.Admin(), table, "r", "r"), txlock.ErrInvalidKey)
 		wants(t, "no such column", exact.CheckColumns(t.Context(), db.Admin(), table, "x"), txlock.ErrInvalidKey)
-		if err := exact.CheckColumns(t.Context(), db.Admin(), "no`such", "x"); err == nil || !strings.Contains(err.Error(), "inspect column `x` of `no``such`") {
-			t.Errorf("no such table: %v", err)
-		}
+		err := exact.CheckColumns(t.Context(), db.Admin(), "no`such", "x")
+		testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), "inspect column `x` of `no``such`"), "no such table: %v", err)
 		leasetest.Fails(t, "CheckColumns without a pool", exact.CheckColumns(t.Context(), nil, table, "r"))
 	})
 }
@@ -180,8 +179,7 @@ func TestNamespaces(t *testing.T) {
 		for _, l := range listed {
 			wants(t, fmt.Sprintf("release %q by what is listed", l.Key), leases.ForceRelease(t.Context(), l.Key), nil)
 		}
-		if listed, err := leases.List(t.Context()); err != nil || len(listed) > 0 {
-			t.Errorf("listed after their release: %v, %v", listed, err)
-		}
+		listed, err = leases.List(t.Context())
+		testdb.ErrorIf(t, err != nil || len(listed) > 0, "listed after their release: %v, %v", listed, err)
 	})
 }

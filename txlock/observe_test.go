@@ -133,9 +133,8 @@ func TestObservePool(t *testing.T) {
 				events = []string{"granted " + a.String(), events[0], "lost " + a.String(), events[1]}
 			}
 			db.Kill(t, s.id)
-			if _, err := s.Lock(t.Context(), b); err == nil {
-				t.Fatal("a killed connection locks")
-			}
+			_, err := s.Lock(t.Context(), b)
+			testdb.FatalIf(t, err == nil, "a killed connection locks")
 			_ = s.tx.Rollback() // of a connection that is gone
 			r.wants(t, events...)
 		}
@@ -237,9 +236,8 @@ func TestObserverEndsItsGoroutine(t *testing.T) {
 				if in == txlock.Lost {
 					exec(t, s.tx, "COMMIT")
 				}
-				if err := ends(s.tx); (err != nil) != (in == txlock.Lost && name == "Commit") {
-					t.Errorf("%s, %s: %v", in, name, err)
-				}
+				err = ends(s.tx)
+				testdb.ErrorIf(t, (err != nil) != (in == txlock.Lost && name == "Commit"), "%s, %s: %v", in, name, err)
 				leasetest.Equal(t, fmt.Sprintf("connections in use behind %s, %s", in, name), testdb.InUse(pool), 0)
 				testdb.ErrorIf(t, in == txlock.Granted && !slices.Contains(r.events, "released "+a.String()),
 					"%s: a lock that was granted has no end: %q", name, r.events)

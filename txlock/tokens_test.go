@@ -138,9 +138,8 @@ func TestTokenOfALockThatStays(t *testing.T) {
 						wants(t, "CompareAndBump", s.CompareAndBump(t.Context(), key, version), nil)
 						before, _ := s.Held(key)
 						exec(t, s.tx, "SAVEPOINT behind_lock; DO 0")
-						if _, certain := s.Held(key); certain || before.Token() <= version {
-							t.Fatalf("the lock has token %d, and is certain: %t", before.Token(), certain)
-						}
+						_, certain := s.Held(key)
+						testdb.FatalIf(t, certain || before.Token() <= version, "the lock has token %d, and is certain: %t", before.Token(), certain)
 						again := lock
 						switch name {
 						case "LockAll": // several in one statement have new tokens
@@ -169,9 +168,8 @@ func TestVersionsWaitForNobody(t *testing.T) {
 			holder(t, db, key)
 			for _, guarded := range []bool{true, false} {
 				s := unread(t, newPool(t, db, guarded))
-				if version, err := s.Version(t.Context(), key); err != nil || version != before {
-					t.Errorf("hashed=%t, guarded=%t: Version: %d, %v, want %d", key.Hashed(), guarded, version, err, before)
-				}
+				version, err := s.Version(t.Context(), key)
+				testdb.ErrorIf(t, err != nil || version != before, "hashed=%t, guarded=%t: Version: %d, %v, want %d", key.Hashed(), guarded, version, err, before)
 			}
 			version, err := txlock.ReadVersion(t.Context(), newPool(t, db, true), key)
 			testdb.ErrorIf(t, err != nil || version != before, "hashed=%t: ReadVersion: %d, %v, want %d", key.Hashed(), version, err, before)

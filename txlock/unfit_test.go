@@ -223,9 +223,8 @@ func TestOtherDriver(t *testing.T) {
 		mock.ExpectBegin()
 		mock.ExpectExec("SET TRANSACTION READ WRITE").WillReturnError(c.reply)
 		tx := leasetest.Got(db.BeginTx(t.Context(), nil))(t)
-		if _, err := txlock.Join(t.Context(), tx); !errors.Is(err, c.reply) || strings.Contains(err.Error(), needs) != c.told {
-			t.Errorf("Join: %v, told=%t", err, c.told)
-		}
+		_, err = txlock.Join(t.Context(), tx)
+		testdb.ErrorIf(t, !errors.Is(err, c.reply) || strings.Contains(err.Error(), needs) != c.told, "Join: %v, told=%t", err, c.told)
 	}
 }
 

@@ -33,7 +33,6 @@ func TestAnalyse(t *testing.T) {
 	})
 	want := []float64{2000, 9000, 17000}
 	testdb.ErrorIf(t, !slices.Equal(r.HandOvers, want), "hand-overs %v, want %v", r.HandOvers, want)
-	if want := []float64{0, 0, 1, 0, 0, 0}; !slices.Equal(r.Passed, want) {
-		t.Errorf("passed %v, want %v", r.Passed, want)
-	}
+	want = []float64{0, 0, 1, 0, 0, 0}
+	testdb.ErrorIf(t, !slices.Equal(r.Passed, want), "passed %v, want %v", r.Passed, want)
 }

@@ -61,9 +61,8 @@ func client(t *testing.T, addr string) (ask func(line string) time.Duration, con
 	return func(line string) time.Duration {
 		began := time.Now()
 		leasetest.Got(io.WriteString(conn, line+"\n"))(t)
-		if answer, err := answers.ReadString('\n'); err != nil || answer != line+"\n" {
-			t.Fatalf("%q is answered by %q, %v", line, answer, err)
-		}
+		answer, err := answers.ReadString('\n')
+		testdb.FatalIf(t, err != nil || answer != line+"\n", "%q is answered by %q, %v", line, answer, err)
 		return time.Since(began)
 	}, conn
 }

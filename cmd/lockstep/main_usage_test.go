@@ -139,9 +139,8 @@ func TestNodes(t *testing.T) {
 			findings[f.Name] = f
 		}
 		for i := range testdb.Engines() {
-			if f := findings[fmt.Sprintf("clock of node %d", i+1)]; f.State != ops.OK || !strings.Contains(f.Text, "s ahead of the server, give or take") {
-				t.Errorf("node %d: %+v", i+1, f)
-			}
+			f := findings[fmt.Sprintf("clock of node %d", i+1)]
+			testdb.ErrorIf(t, f.State != ops.OK || !strings.Contains(f.Text, "s ahead of the server, give or take"), "node %d: %+v", i+1, f)
 		}
 		away := findings[fmt.Sprintf("clock of node %d", len(testdb.Engines())+1)]
 		if away.State != ops.Error || !strings.Contains(away.Text, "refused") || !strings.Contains(away.Fix, "see that the node runs") {
@@ -198,9 +197,8 @@ func TestNothingFound(t *testing.T) {
 			}
 		}
 		for _, args := range [][]string{{"leases"}, {"leaders"}, {"ask", "report"}} { // which don't need it
-			if output, code := s.call(args...); code != nothing || strings.Contains(output, "GRANT") {
-				t.Errorf("lockstep %v without PROCESS returns %d, and prints:\n%s", args, code, output)
-			}
+			output, code := s.call(args...)
+			testdb.ErrorIf(t, code != nothing || strings.Contains(output, "GRANT"), "lockstep %v without PROCESS returns %d, and prints:\n%s", args, code, output)
 		}
 	})
 }
@@ -234,9 +232,8 @@ func TestUnseenWaiters(t *testing.T) {
 			if told != (i < len(missing)) || told != strings.Contains(text, "GRANT") {
 				t.Errorf("with %v leases says %v, and prints:\n%s", missing[:i], leases.Gaps, text)
 			}
-			if text, _ := s.call("leases", "--json"); strings.Contains(text, `"waiters": null`) != told {
-				t.Errorf("with %v leases prints:\n%s", missing[:i], text)
-			}
+			text, _ = s.call("leases", "--json")
+			testdb.ErrorIf(t, strings.Contains(text, `"waiters": null`) != told, "with %v leases prints:\n%s", missing[:i], text)
 			if i < len(missing) {
 				op.change(grant, missing[i])
 			}

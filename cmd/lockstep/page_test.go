@@ -235,9 +235,8 @@ func TestViews(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
 		s.says(done, "", "install", "--views", "--yes")
 		s.must(schema.InstallViews(s.ctx, s.db.Admin())) // again
-		if err := schema.InstallViews(s.ctx, s.pool); !errors.Is(err, schema.ErrPrivilege) || !strings.Contains(err.Error(), "GRANT CREATE VIEW") {
-			t.Errorf("InstallViews without privileges: %v", err)
-		}
+		err := schema.InstallViews(s.ctx, s.pool)
+		testdb.ErrorIf(t, !errors.Is(err, schema.ErrPrivilege) || !strings.Contains(err.Error(), "GRANT CREATE VIEW"), "InstallViews without privileges: %v", err)
 		s.acquire("web-1/4711", "nightly report")
 		_, scope := s.begin()
 		s.lock(scope, orders.Key(42))
@@ -443,9 +442,8 @@ func TestTop(t *testing.T) {
 		t.Errorf("a key that was granted 2.5 ms after the grant before is not first, or not limited by the server's count:\n%s", text)
 	}
 	next, _ = rated.Update(looked{err: errors.New("connection refused")})
-	if text := next.(screen).text(); !strings.Contains(text, "connection refused") || !strings.Contains(text, "order:42") {
-		t.Errorf("an error is not shown above what was seen last:\n%s", text)
-	}
+	text := next.(screen).text()
+	testdb.ErrorIf(t, !strings.Contains(text, "connection refused") || !strings.Contains(text, "order:42"), "an error is not shown above what was seen last:\n%s", text)
 	next, _ = next.Update(tea.KeyPressMsg{Code: tea.KeyDown})
 	got := firsts(next.(screen).text())
 	testdb.ErrorIf(t, len(got) != 2, "after an arrow down there are %q", got)
@@ -480,9 +478,8 @@ func TestTopAt80Columns(t *testing.T) {
 		}
 		return ""
 	}
-	if text := line(); !strings.Contains(text, "51 app@web-1 ") || len([]rune(text)) > 80 {
-		t.Errorf("80 columns show %q", text)
-	}
+	text := line()
+	testdb.ErrorIf(t, !strings.Contains(text, "51 app@web-1 ") || len([]rune(text)) > 80, "80 columns show %q", text)
 	head := strings.Split(model.(screen).text(), "\n")[2]
 	testdb.ErrorIf(t, 80-strings.Index(head, "HOLDER") < 16, "the holder has fewer than 16 characters: %q", head)
 	scrolled := func(code rune, wanted string) {

@@ -205,9 +205,8 @@ func TestReleaseOfTheNextLease(t *testing.T) {
 		m := s.manager()
 		first := s.acquire("web-1/4711", "nightly report")
 		for _, args := range [][]string{{"ask", "report"}, {"release", "report"}, {"install"}} {
-			if output, code := s.call(append(args, "--json")...); code != declined || strings.Contains(output, "{") {
-				t.Errorf("lockstep %v without an answer returns %d, and prints:\n%s", args, code, output)
-			}
+			output, code := s.call(append(args, "--json")...)
+			testdb.ErrorIf(t, code != declined || strings.Contains(output, "{"), "lockstep %v without an answer returns %d, and prints:\n%s", args, code, output)
 		}
 		s.must(first.Release(s.ctx))
 		for _, command := range []string{"release", "ask"} {
@@ -260,9 +259,8 @@ func TestReleaseOfTheNextLease(t *testing.T) {
 		waiter, other := s.begin()
 		s.waits(waiter, func(ctx context.Context) error { return second(other.Once(ctx, txlock.Named("pay:1"))) })
 		s.shows([]string{"waits"}, "pay:1")
-		if output, code := s.call("release", "pay:1", "--yes"); code != nothing || !strings.Contains(output, "KILL") {
-			t.Errorf("release of a key of Once returns %d, and prints:\n%s", code, output)
-		}
+		output, code := s.call("release", "pay:1", "--yes")
+		testdb.ErrorIf(t, code != nothing || !strings.Contains(output, "KILL"), "release of a key of Once returns %d, and prints:\n%s", code, output)
 	})
 }
 
@@ -325,9 +323,8 @@ func TestJobs(t *testing.T) {
 		says(done, "Requested.", "run", "nightly", "--yes")
 		says(nothing, "was requested already", "run", "nightly", "--yes")
 		says(done, `"did": "resume"`, "resume", "nightly", "--yes", "--json")
-		if j := status(); !j.Paused.IsZero() || j.Requested.IsZero() {
-			t.Errorf("after resume and run it is %+v", j)
-		}
+		j := status()
+		testdb.ErrorIf(t, !j.Paused.IsZero() || j.Requested.IsZero(), "after resume and run it is %+v", j)
 		says(done, "Paused.", "pause", "nightly", "--by", "al\x1bice\nState: done", "--yes") // which makes no line of its own
 		says(done, `paused by al\x1bice\nState: done`, "show", "nightly")
 		says(nothing, `"nightly" is paused already, by "al\x1bice\nState: done"`, "pause", "nightly", "--yes")
@@ -462,15 +459,13 @@ func TestRemediesOfSettings(t *testing.T) {
 				continue
 			}
 			s.db.Exec(t, statement)
-			if f := s.finding(subject, s.db.Connect(t)); f.State != ops.OK {
-				t.Errorf("after %s check says %+v", statement, f)
-			}
+			f = s.finding(subject, s.db.Connect(t))
+			testdb.ErrorIf(t, f.State != ops.OK, "after %s check says %+v", statement, f)
 		}
 		if s.db.Engine() == testdb.MariaDB {
 			s.db.Exec(t, "SET GLOBAL idle_transaction_timeout = 120")
-			if f := s.finding("forgotten transactions", s.db.Connect(t)); f.Text != "end after 120 s at most" {
-				t.Errorf("with idle_transaction_timeout = 120 check says %+v", f)
-			}
+			f := s.finding("forgotten transactions", s.db.Connect(t))
+			testdb.ErrorIf(t, f.Text != "end after 120 s at most", "with idle_transaction_timeout = 120 check says %+v", f)
 		}
 		s.remediesOfSessions()
 		s.db.Exec(t, "SET GLOBAL innodb_deadlock_detect = OFF")

@@ -41,9 +41,8 @@ func TestChainThatBeginsNone(t *testing.T) {
 	exec(t, tx, "DO 1")
 	exec(t, tx, "COMMIT AND CHAIN")
 	txState, _, _ := Ask(t.Context(), tx)
-	if err := txState.Err(); !errors.Is(err, fault.ErrCommitted) || strings.Contains(err.Error(), "%!") {
-		t.Errorf("after COMMIT AND CHAIN: %v, want ErrCommitted", err)
-	}
+	err = txState.Err()
+	testdb.ErrorIf(t, !errors.Is(err, fault.ErrCommitted) || strings.Contains(err.Error(), "%!"), "after COMMIT AND CHAIN: %v, want ErrCommitted", err)
 }
 
 // TestLostWhileItCommits: nobody knows whether what was lost during a statement that may commit, or its rows, was committed.
@@ -105,9 +104,8 @@ func TestLostTwice(t *testing.T) {
 	check(t, err)
 	isError(t, "the statement", second(tx.ExecContext(t.Context(), "UPDATE")), driver.ErrBadConn)
 	isError(t, "the rows", errors.Join(rows.Err(), rows.Close()), driver.ErrBadConn)
-	if err := tx.Commit(); !errors.Is(err, driver.ErrBadConn) || !errors.Is(err, fault.ErrCommitted) {
-		t.Errorf("Commit: %v, want that it may have been committed", err)
-	}
+	err = tx.Commit()
+	testdb.ErrorIf(t, !errors.Is(err, driver.ErrBadConn) || !errors.Is(err, fault.ErrCommitted), "Commit: %v, want that it may have been committed", err)
 	equal(t, "connections, of which one ends the session", base.connections(), 2)
 }
 
@@ -125,9 +123,8 @@ func TestDeadBeforeCommit(t *testing.T) {
 		return nil
 	}))
 	base.will("commit", driver.ErrBadConn)
-	if err := tx.Commit(); !errors.Is(err, fault.ErrTxDoomed) || !fault.Retryable(err) {
-		t.Errorf("Commit: %v, want that the transaction can be retried", err)
-	}
+	err = tx.Commit()
+	testdb.ErrorIf(t, !errors.Is(err, fault.ErrTxDoomed) || !fault.Retryable(err), "Commit: %v, want that the transaction can be retried", err)
 	_ = c.Close() // it is lost
 }
 
@@ -249,9 +246,8 @@ func TestAbortWhilePreparing(t *testing.T) {
 			equal(t, "it was executed", base.has("execute INSERT[6]"), c.want == nil)
 			testdb.ErrorIf(t, !base.has("close INSERT"), "the statement is left open on the server")
 			equal(t, "the server was asked", base.has(rawsql.Probe), c.asks)
-			if doomed := txState.Err() != nil; doomed != c.doomed {
-				t.Errorf("the transaction is doomed: %v, want %t", txState.Err(), c.doomed)
-			}
+			doomed := txState.Err() != nil
+			testdb.ErrorIf(t, doomed != c.doomed, "the transaction is doomed: %v, want %t", txState.Err(), c.doomed)
 		})
 	}
 }

@@ -226,9 +226,8 @@ func TestDeadlockAfterCommit(t *testing.T) {
 		if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, want) || base.has("INSERT") {
 			t.Errorf("after %s: %v, sent %t", query, err, base.has("INSERT"))
 		}
-		if err := tx.Commit(); !errors.Is(err, want) || base.has("commit") || !base.has("rollback") {
-			t.Errorf("Commit after %s: %v; the base was sent %q", query, err, base.sent)
-		}
+		err = tx.Commit()
+		testdb.ErrorIf(t, !errors.Is(err, want) || base.has("commit") || !base.has("rollback"), "Commit after %s: %v; the base was sent %q", query, err, base.sent)
 	}
 }
 
@@ -272,9 +271,8 @@ func TestLostConnectionIsKilledOnce(t *testing.T) {
 		prepared, err := tx.PrepareContext(t.Context(), "SELECT ?")
 		check(t, err)
 		isError(t, "a prepared query", closed(prepared.QueryContext(t.Context())), fault.ErrTxDoomed)
-		if err := tx.Commit(); !errors.Is(err, fault.ErrTxDoomed) || !fault.Retryable(err) {
-			t.Errorf("%s: Commit: %v, want it to be run again", name, err)
-		}
+		err = tx.Commit()
+		testdb.ErrorIf(t, !errors.Is(err, fault.ErrTxDoomed) || !fault.Retryable(err), "%s: Commit: %v, want it to be run again", name, err)
 		if killed := base.has(rawsql.Kill(1)); killed != c.killed || base.connections() != c.connections {
 			t.Errorf("%s: killed %t, want %t; %d connections were opened", name, killed, c.killed, base.connections())
 		}
@@ -318,9 +316,8 @@ func TestJudgementsStayFew(t *testing.T) {
 		guarded := base.(*conn)
 		for i := range 3 * mostJudged {
 			guarded.judge(t.Context(), fmt.Sprintf("UPDATE t%d SET v = ?", i), make([]driver.NamedValue, 1))
-			if n := len(guarded.judged); n == 0 || n > mostJudged {
-				t.Fatalf("%d judgements", n)
-			}
+			n := len(guarded.judged)
+			testdb.FatalIf(t, n == 0 || n > mostJudged, "%d judgements", n)
 		}
 		return nil
 	}))

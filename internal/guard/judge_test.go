@@ -281,9 +281,8 @@ func TestStatusOfDriver(t *testing.T) {
 					t.Fatal(statement, err)
 				}
 				s.told = true
-				if open, told := s.inTransaction(); !told || open != want {
-					t.Errorf("after %s the reply says that a transaction is open: %t, want %t", statement, open, want)
-				}
+				open, told := s.inTransaction()
+				testdb.ErrorIf(t, !told || open != want, "after %s the reply says that a transaction is open: %t, want %t", statement, open, want)
 			}
 			expect("DO 1", false)
 			s.trust()
@@ -292,9 +291,8 @@ func TestStatusOfDriver(t *testing.T) {
 			}
 			expect("BEGIN", true)
 			s.trust()
-			if _, told := s.inTransaction(); !told {
-				t.Error("the flags are not trusted though a BEGIN has set them")
-			}
+			_, told := s.inTransaction()
+			testdb.ErrorIf(t, !told, "the flags are not trusted though a BEGIN has set them")
 			expect("INSERT INTO "+table+" VALUES (1)", true)
 			expect("SAVEPOINT a", true)
 			expect("SET autocommit = 1", true)
@@ -332,9 +330,8 @@ func TestStatusOfDriver(t *testing.T) {
 		open, told := OpenAtLastReply(other)
 		testdb.ErrorIf(t, open || told, "%T: open %t, told %t", other, open, told)
 	}
-	if s := statusOf(&leanConn{}); s.flags.IsValid() {
-		t.Error("another driver's connection has the flags")
-	}
+	s := statusOf(&leanConn{})
+	testdb.ErrorIf(t, s.flags.IsValid(), "another driver's connection has the flags")
 }
 
 // showing is a wrapper that shows what it wraps.
@@ -445,9 +442,8 @@ func TestFactsCantBeAsked(t *testing.T) {
 	testdb.ErrorIf(t, !errors.Is(err, errDead) || base.has("LOCK"), "a lock: %v", err)
 	check(t, tx.Rollback())
 	base.will(rawsql.Facts, nil)
-	if err := pool.PingContext(t.Context()); err != nil || base.connections() != 1 {
-		t.Errorf("a connection that answers again: %v, %d connections", err, base.connections())
-	}
+	err = pool.PingContext(t.Context())
+	testdb.ErrorIf(t, err != nil || base.connections() != 1, "a connection that answers again: %v, %d connections", err, base.connections())
 }
 
 // TestFactsCutShort: a session that seems to be of another engine is asked again: a KILL QUERY may have cut the answer short.
@@ -496,7 +492,6 @@ func TestOnVitess(t *testing.T) {
 		}
 	}
 	base := &stub{}
-	if err := (&connector{base: base}).kill(&conn{server: server}); err != nil || base.connections() != 0 {
-		t.Errorf("%v, by %d connections", err, base.connections())
-	}
+	err := (&connector{base: base}).kill(&conn{server: server})
+	testdb.ErrorIf(t, err != nil || base.connections() != 0, "%v, by %d connections", err, base.connections())
 }

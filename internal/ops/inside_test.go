@@ -45,9 +45,8 @@ func TestSettle(t *testing.T) {
 			l.changing[row] = grant{}
 		}
 		err := l.settle(t.Context(), known)
-		if _, changing := l.changing[row]; err != nil || (len(l.seen) == 1) != c.kept || changing != c.new {
-			t.Errorf("%s: there are %+v, changing %v, %v", name, l.seen, changing, err)
-		}
+		_, changing := l.changing[row]
+		testdb.ErrorIf(t, err != nil || (len(l.seen) == 1) != c.kept || changing != c.new, "%s: there are %+v, changing %v, %v", name, l.seen, changing, err)
 	}
 }
 

@@ -92,9 +92,8 @@ func TestManyLeases(t *testing.T) {
 		}
 		db.Exec(t, "DELETE FROM lockstep_leases WHERE name = 'lease:0'")
 		room.Forget()
-		if p, _ := look(); p.Leases[0].Key != "lease:1" || p.LeasesAge != 0 {
-			t.Errorf("after Forget the first lease is %+v, %v old", p.Leases[0], p.LeasesAge)
-		}
+		p, _ = look()
+		testdb.ErrorIf(t, p.Leases[0].Key != "lease:1" || p.LeasesAge != 0, "after Forget the first lease is %+v, %v old", p.Leases[0], p.LeasesAge)
 	})
 }
 
@@ -240,14 +239,12 @@ func TestJobs(t *testing.T) {
 		if len(runs) != 3 || runs[0].Outcome != "failed" || runs[0].Err != "no paper" || runs[2].Outcome != "done" || runs[0].By != "web-1:4711" || runs[0].Started.IsZero() {
 			t.Errorf("the runs are %+v", runs)
 		}
-		if none, err := room.JobRuns(ctx, "nobody"); err != nil || len(none) != 0 || none == nil {
-			t.Errorf("the runs of no job are %v, %v", none, err)
-		}
+		unknown, err := room.JobRuns(ctx, "nobody")
+		testdb.ErrorIf(t, err != nil || len(unknown) != 0 || unknown == nil, "the runs of no job are %v, %v", unknown, err)
 		must(t, c.Finish(ctx, nil))
 		all = leasetest.Got(room.Jobs(ctx))(t)
-		if j, _ := all.Job("runs"); j.State != "done" || j.TooLong != 0 {
-			t.Errorf("the job that has run is %+v", j)
-		}
+		j, _ := all.Job("runs")
+		testdb.ErrorIf(t, j.State != "done" || j.TooLong != 0, "the job that has run is %+v", j)
 	})
 }
 

@@ -77,9 +77,8 @@ func TestGrantBefore(t *testing.T) {
 		p := lookUntil(t, room, func(p *ops.Picture) bool { return len(p.Locks) == 1 })
 		l := p.Locks[0]
 		testdb.ErrorIf(t, l.Token != second.Token() || l.Before != first.Token(), "the lock is %#v, want the token %d after %d", l, second.Token(), first.Token())
-		if n, err := room.Updates(t.Context()); err != nil || n < began+2 {
-			t.Errorf("before two grants there were %v updates, afterwards %v, %v", began, n, err)
-		}
+		n, err := room.Updates(t.Context())
+		testdb.ErrorIf(t, err != nil || n < began+2, "before two grants there were %v updates, afterwards %v, %v", began, n, err)
 	})
 }
 
@@ -175,9 +174,8 @@ func beyondUTF8MB3(t *testing.T, db *testdb.DB) {
 	}
 	db.Exec(t, fmt.Sprintf("UPDATE performance_schema.threads SET instrumented = 'NO' WHERE processlist_id = %d", root))
 	p = blind(t, db.Admin(), "instrument transactions of all sessions")
-	if i := slices.IndexFunc(p.Locks, func(l ops.Lock) bool { return l.Key == "hot" }); i < 0 || p.Locks[i].Held < 1 || p.Sessions[middle].Age() != "-" || p.Sessions[third].Age() != "-" {
-		t.Errorf("the locks are %#v, of %+v", p.Locks, p.Sessions)
-	}
+	i := slices.IndexFunc(p.Locks, func(l ops.Lock) bool { return l.Key == "hot" })
+	testdb.ErrorIf(t, i < 0 || p.Locks[i].Held < 1 || p.Sessions[middle].Age() != "-" || p.Sessions[third].Age() != "-", "the locks are %#v, of %+v", p.Locks, p.Sessions)
 }
 
 // blind looks while MySQL lists no transactions, and its performance schema can't take the place of the

@@ -17,9 +17,8 @@ func TestTiDB(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if i := slices.IndexFunc(found, func(f ops.Finding) bool { return f.State == ops.Error }); i >= 0 {
-		t.Errorf("%+v", found[i])
-	}
+	i := slices.IndexFunc(found, func(f ops.Finding) bool { return f.State == ops.Error })
+	testdb.ErrorIf(t, i >= 0, "%+v", found)
 	if !slices.ContainsFunc(found, func(f ops.Finding) bool { return f.Name == "sight" && f.State == ops.Warn }) {
 		t.Errorf("it doesn't say what can't be seen: %+v", found)
 	}

@@ -29,9 +29,8 @@ func TestGoroutine(t *testing.T) {
 			all.Wait() // so that all run at once
 			for range 10 {
 				runtime.Gosched()
-				if deep := goroutineDeep(64); deep != values[i] {
-					t.Errorf("a goroutine is %#x, and then %#x", values[i], deep)
-				}
+				deep := goroutineDeep(64)
+				testdb.ErrorIf(t, deep != values[i], "a goroutine is %#x, and then %#x", values[i], deep)
 			}
 		}()
 	}

@@ -108,9 +108,8 @@ func TestTiDB(t *testing.T) {
 	} {
 		testdb.ErrorIf(t, !errors.Is(unfit, session.ErrSession) || !strings.Contains(unfit.Error(), what), "%s: %v", what, unfit)
 	}
-	if f := read(version).Answered("nothing", true); !errors.Is(f.Unfit, session.ErrEngine) {
-		t.Errorf("a reply that can't be read: %v", f.Unfit)
-	}
+	f = read(version).Answered("nothing", true)
+	testdb.ErrorIf(t, !errors.Is(f.Unfit, session.ErrEngine), "a reply that can't be read: %v", f.Unfit)
 }
 
 // TestVitess: what Vitess is asked again counts, by a text that no other session sends. Only transactions of the program need the mode of one shard.
@@ -118,14 +117,12 @@ func TestVitess(t *testing.T) {
 	t.Parallel()
 	row := reply("8.4.6-Vitess", "sees_own_id=1", "sees_own_id=0")
 	f, err := session.Read(row)
-	if first := f.Question(); err != nil || f.Question() == first || !errors.Is(f.Unfit, session.ErrEngine) {
-		t.Fatalf("%v, %q, %v", err, first, f.Unfit)
-	}
+	first := f.Question()
+	testdb.FatalIf(t, err != nil || f.Question() == first || !errors.Is(f.Unfit, session.ErrEngine), "%v, %q, %v", err, first, f.Unfit)
 	again := strings.Replace(row[5], "REPEATABLE-READ", "READ-COMMITTED", 1) + " transaction_mode=multi workload=oltp target=0 X"
 	if f := f.Answered(again, false); f.Unfit != nil || f.Isolation != sql.LevelReadCommitted {
 		t.Errorf("%v, %v", f.Unfit, f.Isolation)
 	}
-	if f := f.Answered(again, true); !errors.Is(f.Unfit, session.ErrSession) || !strings.Contains(f.Unfit.Error(), "transaction_mode") {
-		t.Errorf("%v", f.Unfit)
-	}
+	f = f.Answered(again, true)
+	testdb.ErrorIf(t, !errors.Is(f.Unfit, session.ErrSession) || !strings.Contains(f.Unfit.Error(), "transaction_mode"), "%v", f.Unfit)
 }

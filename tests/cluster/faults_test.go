@@ -181,9 +181,8 @@ func remediesOfGalera(t *testing.T, nodes []*testdb.Server) {
 	check(t, errors.Join(nodes[1].Kill(), nodes[2].Kill()))
 	f := until(nodes[0], ops.Error, "node")
 	statement := regexp.MustCompile(`SET GLOBAL wsrep_provider_options = '[^']*'`).FindString(f.Fix)
-	if _, err := db.Admin().ExecContext(t.Context(), statement); err != nil {
-		t.Fatalf("%q of %+v: %v", statement, f, err)
-	}
+	_, err := db.Admin().ExecContext(t.Context(), statement)
+	testdb.FatalIf(t, err != nil, "%q of %+v: %v", statement, f, err)
 	until(nodes[0], ops.OK, "node")
 	for _, node := range nodes[1:] {
 		check(t, node.Restart(t.Context()))
@@ -543,9 +542,8 @@ func refusedCommits(t *testing.T, nodes []*testdb.Server) {
 		t.Errorf("without the privilege: %d were begun again, %d are unknown", again, unknown)
 	}
 	load.MayAskTheGroup(t, db)
-	if again, unknown := play("asks", until(func(again, _ int) bool { return again >= 300 })); again < 300 || unknown > again/4 {
-		t.Errorf("with the privilege: %d were begun again, %d are unknown", again, unknown)
-	}
+	again, unknown := play("asks", until(func(again, _ int) bool { return again >= 300 }))
+	testdb.ErrorIf(t, again < 300 || unknown > again/4, "with the privilege: %d were begun again, %d are unknown", again, unknown)
 	play("leaves", func(func() (int, int)) {
 		for range 3 {
 			time.Sleep(2 * time.Second)

@@ -63,9 +63,8 @@ func TestAsk(t *testing.T) {
 			}
 			leasetest.Higher(t, l, held)
 			check(t, l.Renew(ctx))
-			if why, asked := l.ReleaseReason(); asked {
-				t.Errorf("round %d: the next holder is asked because of %q", round, why)
-			}
+			why, asked := l.ReleaseReason()
+			testdb.ErrorIf(t, asked, "round %d: the next holder is asked because of %q", round, why)
 			held, holder = l, next.Number
 		}
 		check(t, held.Release(ctx))

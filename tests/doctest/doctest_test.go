@@ -124,9 +124,8 @@ func compare(t *testing.T, made, example string) {
 		}
 	}
 	for name := range have {
-		if _, ok := want[name]; !ok {
-			t.Errorf("%s is in no tutorial: remove it", filepath.Join(example, name))
-		}
+		_, ok := want[name]
+		testdb.ErrorIf(t, !ok, "%s is in no tutorial: remove it", filepath.Join(example, name))
 	}
 }
 

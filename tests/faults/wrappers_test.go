@@ -52,9 +52,8 @@ func TestWrappers(t *testing.T) {
 						if err != nil {
 							return err
 						}
-						if _, err := scope.TryLock(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
-							t.Errorf("another transaction: %v", err)
-						}
+						_, err = scope.TryLock(t.Context(), key)
+						testdb.ErrorIf(t, !errors.Is(err, txlock.ErrBusy), "another transaction: %v", err)
 						return nil
 					})
 					fatal(t, err)

@@ -46,9 +46,8 @@ func TestCompare(t *testing.T) {
 		"is skipped":            {[]string{"pass A"}, []string{"skip A"}, []string{"p A passes on the plain pool and is skipped"}},
 		"the process has ended": {[]string{"pass A", "pass B"}, []string{"run A"}, []string{"p A passes on the plain pool and does not end\nA says run", "p B passes on the plain pool and is not run", "what was said by no test there"}},
 	} {
-		if worse := compare(read(c.plain), read(c.other)); !slices.EqualFunc(worse, c.worse, strings.HasPrefix) {
-			t.Errorf("%s: %q, want %q", name, worse, c.worse)
-		}
+		worse := compare(read(c.plain), read(c.other))
+		testdb.ErrorIf(t, !slices.EqualFunc(worse, c.worse, strings.HasPrefix), "%s: %q, want %q", name, worse, c.worse)
 	}
 }
 
@@ -71,9 +70,8 @@ func TestPatches(t *testing.T) {
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		testdb.ErrorIf(t, err != nil || string(text) != want, "%s: %s, %v", name, text, err)
 	}
-	if text, err := os.ReadFile(filepath.Join(dir, "below", "c.go")); err != nil || !strings.HasPrefix(string(text), "package mysql") {
-		t.Errorf("%s, %v", text, err)
-	}
+	text, err := os.ReadFile(filepath.Join(dir, "below", "c.go"))
+	testdb.ErrorIf(t, err != nil || !strings.HasPrefix(string(text), "package mysql"), "%s, %v", text, err)
 	leasetest.Fails(t, "patched again", s.change(), `m: no *_test.go has sql.Open("mysql"`)
 }
 

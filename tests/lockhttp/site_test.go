@@ -328,9 +328,8 @@ func TestFocusStays(t *testing.T) {
 	if !testdb.Await(2*time.Minute, func() bool { return !strings.Contains(s.text(), "report:1") }) {
 		t.Fatalf("the page goes on to show what is released:\n%s", s.text())
 	}
-	if focused := eval[string](s, "document.activeElement.innerText"); focused != "report:3" {
-		t.Fatalf("the focus is on %q", focused)
-	}
+	focused := eval[string](s, "document.activeElement.innerText")
+	testdb.FatalIf(t, focused != "report:3", "the focus is on %q", focused)
 	s.do(chromedp.KeyEvent("\r"))
 	s.becomes("Leases, readers and permits of this key")
 }
@@ -401,9 +400,8 @@ func TestActionsInBrowser(t *testing.T) {
 		s.url+"release", held.Token()))
 	s.do(chromedp.Navigate(evil), chromedp.Click("#b"))
 	s.becomes("Another site has caused this request")
-	if err := held.Err(); err != nil || !strings.Contains(s.log.String(), "release was not done") {
-		t.Fatalf("another site releases the lease: %v, %s", err, s.log)
-	}
+	err := held.Err()
+	testdb.FatalIf(t, err != nil || !strings.Contains(s.log.String(), "release was not done"), "another site releases the lease: %v, %s", err, s.log)
 
 	s.open("key?key=report")
 	s.becomes("Ask the holders", "Live")

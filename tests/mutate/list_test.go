@@ -91,9 +91,8 @@ equivalent the same
 	}
 	got := *list[0]
 	testdb.ErrorIf(t, !reflect.DeepEqual(got, want), "the first is %+v, want %+v", got, want)
-	if got := list[1]; got.text != "\told\n\ttext" || got.wrong != "" || got.equivalent != "it is the same" || got.place() != "c.sql" {
-		t.Errorf("the second is %+v", got)
-	}
+	second := list[1]
+	testdb.ErrorIf(t, second.text != "\told\n\ttext" || second.wrong != "" || second.equivalent != "it is the same" || second.place() != "c.sql", "the second is %+v", second)
 	for _, bad := range []string{
 		"in a.go\n",
 		"# x\nin a.go\nby a TestX\n",

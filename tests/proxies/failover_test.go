@@ -162,9 +162,8 @@ func (h *haproxy) to(t *testing.T, primary, _ *testdb.Server) {
 		check(t, second(fmt.Fprintln(conn, order)))
 		answer := leasetest.Got(io.ReadAll(conn))(t)
 		_ = conn.Close()
-		if text := strings.TrimSpace(string(answer)); text != "" && !strings.Contains(text, "changed from") && !strings.Contains(text, "no need to change") {
-			t.Fatalf("%s: %s", order, text)
-		}
+		text := strings.TrimSpace(string(answer))
+		testdb.FatalIf(t, text != "" && !strings.Contains(text, "changed from") && !strings.Contains(text, "no need to change"), "%s: %s", order, text)
 	}
 }
 
@@ -279,9 +278,8 @@ func TestIdleLease(t *testing.T) {
 		})
 		wants(t, "Do for longer than a connection may be silent", err, nil)
 		for begun := time.Now(); time.Since(begun) < ttl; time.Sleep(100 * time.Millisecond) {
-			if err := held.Err(); err != nil {
-				t.Fatalf("the lease is lost after %v: %v", time.Since(begun), err)
-			}
+			err := held.Err()
+			testdb.FatalIf(t, err != nil, "the lease is lost after %v: %v", time.Since(begun), err)
 		}
 		if l, err := direct.Leases.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
 			t.Errorf("somebody else asks for it: %v, %v", l, err)
@@ -386,9 +384,8 @@ func routerLists(t *testing.T, strategy string, returns bool) {
 	testdb.ErrorIf(t, !at(p.Primary), "clients are not on the first of the list")
 	p.Replicated(t)
 	check(t, p.Primary.Kill())
-	if port, err := locked(); !errors.Is(err, txlock.ErrReadOnly) {
-		t.Errorf("Run before the replica is promoted: on port %s, %v, want ErrReadOnly", port, err)
-	}
+	port, err := locked()
+	testdb.ErrorIf(t, !errors.Is(err, txlock.ErrReadOnly), "Run before the replica is promoted: on port %s, %v, want ErrReadOnly", port, err)
 	p.Promote(t)
 	testdb.ErrorIf(t, !at(p.Replica), "clients are not on the one that was promoted")
 	check(t, p.Primary.Restart(t.Context()))
@@ -493,7 +490,6 @@ func cancels(t *testing.T, pool *sql.DB, shares bool) {
 	if err := holds.Commit(); shares != errors.Is(err, txlock.ErrTxDoomed) || !shares && err != nil {
 		t.Errorf("Commit of the one who has the lock: %v", err)
 	}
-	if err := schema.Check(t.Context(), pool); shares != errors.Is(err, schema.ErrProxy) || !shares && err != nil {
-		t.Errorf("Check: %v", err)
-	}
+	err := schema.Check(t.Context(), pool)
+	testdb.ErrorIf(t, shares != errors.Is(err, schema.ErrProxy) || !shares && err != nil, "Check: %v", err)
 }

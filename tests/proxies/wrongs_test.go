@@ -193,9 +193,8 @@ func TestReplay(t *testing.T) {
 				testdb.ErrorIf(t, compares && err == nil || !compares && err != nil, "a replayed transaction: %v", err)
 				leasetest.Equal(t, "the number", s.number(t), 1)
 				if compares {
-					if err := s.add(t.Context(), s.pool, nothing); err != nil || s.number(t) != 2 {
-						t.Errorf("once more: %v, and the number is %d", err, s.number(t))
-					}
+					err := s.add(t.Context(), s.pool, nothing)
+					testdb.ErrorIf(t, err != nil || s.number(t) != 2, "once more: %v, and the number is %d", err, s.number(t))
 				}
 			})
 		}

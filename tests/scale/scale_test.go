@@ -548,9 +548,8 @@ func (e effort) measure(t *testing.T, dsn, work string, processes int, long time
 		all = append(all, process{cmd, in, bufio.NewReader(out)})
 	}
 	for _, p := range all {
-		if line, err := p.out.ReadString('\n'); line != "ready\n" {
-			t.Fatalf("a process says %q: %v", line, err)
-		}
+		line, err := p.out.ReadString('\n')
+		testdb.FatalIf(t, line != "ready\n", "a process says %q: %v", line, err)
 	}
 	for _, p := range all {
 		_, err := io.WriteString(p.in, "go\n")

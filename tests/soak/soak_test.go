@@ -217,9 +217,8 @@ func TestMachineIsNoGrowth(t *testing.T) {
 		}
 		v := slower(raw, steady)
 		testdb.ErrorIf(t, !v.flat(), "busy %s: that counts as growth: %+v", busy, v)
-		if v := slower(r.judge(grows), r.judge(steadied(grows, control))); v.flat() {
-			t.Errorf("busy %s: waits that grow aren't noticed: %+v", busy, v)
-		}
+		v = slower(r.judge(grows), r.judge(steadied(grows, control)))
+		testdb.ErrorIf(t, v.flat(), "busy %s: waits that grow aren't noticed: %+v", busy, v)
 	}
 }
 

@@ -220,9 +220,8 @@ func TestBadInput(t *testing.T) {
 		} {
 			wants(t, name, second(elect.New(p.leases, scheduler, option)), txlock.ErrInvalidOption)
 		}
-		if _, err := elect.New(p.leases, txlock.Named(strings.Repeat("x", 248))); err == nil || !strings.Contains(err.Error(), "at most 247 bytes, this one has 248") {
-			t.Errorf("a name of 248 bytes: %v", err)
-		}
+		_, err = elect.New(p.leases, txlock.Named(strings.Repeat("x", 248)))
+		testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), "at most 247 bytes, this one has 248"), "a name of 248 bytes: %v", err)
 		leasetest.Equal(t, "calls that were sent", c.sent(at), 0)
 		e := leasetest.Got(elect.New(p.leases, txlock.Named(strings.Repeat("x", 247)), elect.InstanceName(strings.Repeat("y", 255))))(t)
 		must(t, e.Run(t.Context(), func(_ context.Context, term *elect.Term) error { return term.Err() }))

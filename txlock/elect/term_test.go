@@ -217,9 +217,8 @@ func TestObserve(t *testing.T) {
 		other.store.Down(nil)
 		next("", mysql.ErrInvalidConn, ttl)
 		cancel()
-		if s, more := <-all; more {
-			t.Errorf("told of %q, %v", s.by, s.err)
-		}
+		s, more := <-all
+		testdb.ErrorIf(t, more, "told of %q, %v", s.by, s.err)
 		for leader, err := range p.Observe(ctx) {
 			t.Error("told under an ended context", leader, err)
 		}

@@ -213,9 +213,8 @@ func TestRunRefusesSessions(t *testing.T) {
 		for setting, want := range map[string]error{"autocommit": schema.ErrAutocommit, "collation_connection": schema.ErrCharset, level: schema.ErrSession, "timestamp": schema.ErrSession} {
 			value := map[string]string{"autocommit": "0", "collation_connection": "utf16_bin", level: "'READ-UNCOMMITTED'", "timestamp": "1600000000"}[setting]
 			pool := newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{setting: value} })
-			if err := open(t, pool).Run(limited(t, time.Minute), key, Every(time.Second), nothing); !errors.Is(err, want) {
-				t.Fatalf("%s: Run returned %v, want %v", setting, err, want)
-			}
+			err := open(t, pool).Run(limited(t, time.Minute), key, Every(time.Second), nothing)
+			testdb.FatalIf(t, !errors.Is(err, want), "%s: Run returned %v, want %v", setting, err, want)
 			wants(t, setting+": Tick", second(open(t, pool).Tick(t.Context(), key, time.Now(), nothing)), want)
 		}
 	})

@@ -129,9 +129,8 @@ func TestNothingIsGrantedPastTheDeadline(t *testing.T) {
 		wire.fault("Take", slow(5*time.Second))
 		wants(t, "Acquire", second(m.Acquire(limited(t, time.Second), job)), context.DeadlineExceeded)
 		db.after(10 * time.Second)
-		if after, err := wire.Stored(t.Context(), store.Row{Key: job.String()}); err != nil || after != before {
-			t.Errorf("%+v, error %v; it was %+v", after, err, before)
-		}
+		after, err := wire.Stored(t.Context(), store.Row{Key: job.String()})
+		testdb.ErrorIf(t, err != nil || after != before, "%+v, error %v; it was %+v", after, err, before)
 	})
 }
 

@@ -399,9 +399,8 @@ func TestMakeKeepsTheSessionsLimit(t *testing.T) {
 		wantsNone(t, "SET", second(pool.Exec("SET SESSION innodb_lock_wait_timeout = 17")))
 		id := testdb.ConnID(t, pool)
 		release(t, acquire(t, m, named()))
-		if now := limit(); now != 17 || testdb.ConnID(t, pool) != id {
-			t.Errorf("the limit is %d s, on connection %d that was %d", now, testdb.ConnID(t, pool), id)
-		}
+		now := limit()
+		testdb.ErrorIf(t, now != 17 || testdb.ConnID(t, pool) != id, "the limit is %d s, on connection %d that was %d", now, testdb.ConnID(t, pool), id)
 	})
 }
 

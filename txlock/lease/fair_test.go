@@ -511,9 +511,8 @@ func TestFairOrder(t *testing.T) {
 					}
 				}
 				places[who] = 0
-				if n := len(granted); n > 0 {
-					t.Fatalf("%d more are granted in the turn of %d", n, who)
-				}
+				n := len(granted)
+				testdb.FatalIf(t, n > 0, "%d more are granted in the turn of %d", n, who)
 				release(t, waits[who].lease(t))
 			}
 		}

@@ -59,9 +59,8 @@ func begin(t testing.TB, pool *sql.DB, level sql.IsolationLevel) *sql.Tx {
 // run executes a statement in a transaction.
 func run(t testing.TB, tx *sql.Tx, query string) {
 	t.Helper()
-	if _, err := tx.ExecContext(context.Background(), query); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
+	_, err := tx.ExecContext(context.Background(), query)
+	testdb.FatalIf(t, err != nil, "%s: %v", query, err)
 }
 
 // add raises the counter in a transaction, without reading it.

@@ -449,15 +449,13 @@ func lasts(d time.Duration, enough func() bool) {
 
 func exec(t testing.TB, db *testdb.DB, query string, args ...any) {
 	t.Helper()
-	if _, err := db.Admin().ExecContext(context.Background(), query, args...); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
+	_, err := db.Admin().ExecContext(context.Background(), query, args...)
+	testdb.FatalIf(t, err != nil, "%s: %v", query, err)
 }
 
 func number(t testing.TB, db *testdb.DB, query string, args ...any) (n int64) {
 	t.Helper()
-	if err := db.Admin().QueryRowContext(context.Background(), query, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
+	err := db.Admin().QueryRowContext(context.Background(), query, args...).Scan(&n)
+	testdb.FatalIf(t, err != nil, "%s: %v", query, err)
 	return n
 }

@@ -229,9 +229,8 @@ func TestObserverBalances(t *testing.T) {
 		wants(t, "Acquire", second(m.Acquire(limited(t, 10*time.Second), shared.Key())), context.DeadlineExceeded)
 		synctest.Wait()
 		for _, e := range seen.all()[before:] {
-			if reader := e.Shared && e.what == "renewed"; e.Key == shared.Key() && !reader && e.what != "refused" && e.what != "waited" {
-				t.Errorf("%s of a lease that was never granted: %+v", e.what, e.Event)
-			}
+			reader := e.Shared && e.what == "renewed"
+			testdb.ErrorIf(t, e.Key == shared.Key() && !reader && e.what != "refused" && e.what != "waited", "%s of a lease that was never granted: %+v", e.what, e.Event)
 		}
 		expects("readers, and writers in vain", 0, 2)
 		release(t, shared, down)
@@ -250,9 +249,8 @@ func TestObserverBalances(t *testing.T) {
 		acquire(t, m, named())
 		acquire(t, m, named())
 		expects("before the end", 0, 2)
-		if err := m.Close(ended(t)); err == nil {
-			t.Error("Close under a context that has ended releases all")
-		}
+		err = m.Close(ended(t))
+		testdb.ErrorIf(t, err == nil, "Close under a context that has ended releases all")
 		synctest.Wait()
 		expects("closed", 0, 0)
 	})

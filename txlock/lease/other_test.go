@@ -72,9 +72,8 @@ func TestOnOtherRefusesLeases(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		var n int
-		if err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()).Scan(&n); err != nil || n > 0 {
-			t.Errorf("%s: %d rows, %v", name, n, err)
-		}
+		err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()).Scan(&n)
+		testdb.ErrorIf(t, err != nil || n > 0, "%s: %d rows, %v", name, n, err)
 	}
 }
 

@@ -241,9 +241,8 @@ func TestHoldAtLeast(t *testing.T) {
 				time.Sleep(atLeast)
 				release(t, next)
 				nothingHeld(t, m)
-				if n := len(wire.calls("RenewMany")); atLeast < 10*time.Second && n > 0 {
-					t.Errorf("renewed %d times", n)
-				}
+				n = len(wire.calls("RenewMany"))
+				testdb.ErrorIf(t, atLeast < 10*time.Second && n > 0, "renewed %d times", n)
 			})
 		}
 	}

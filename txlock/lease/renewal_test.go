@@ -257,9 +257,8 @@ func TestLossAtTheDeadline(t *testing.T) {
 			})
 			valid := ttl - ttl/100 - 2*time.Millisecond
 			db.after(valid - 1)
-			if err := errors.Join(l.Err(), working.Err()); err != nil || done(l) || l.Remaining() != 1 {
-				t.Errorf("just before the deadline: %v, left %v, done %t", err, l.Remaining(), done(l))
-			}
+			err := errors.Join(l.Err(), working.Err())
+			testdb.ErrorIf(t, err != nil || done(l) || l.Remaining() != 1, "just before the deadline: %v, left %v, done %t", err, l.Remaining(), done(l))
 			<-working.Done()
 			db.at("lost", valid)
 			wants(t, "Err", l.Err(), txlock.ErrLost, mysql.ErrInvalidConn)

@@ -354,9 +354,8 @@ func TestLabelsOfAllSizes(t *testing.T) {
 		}
 		before := most()
 		for i := range waiters {
-			if n := most(); before == 0 || n > before {
-				t.Errorf("who waits has %d structures of locks, and %d after %d holders", before, n, i)
-			}
+			n := most()
+			testdb.ErrorIf(t, before == 0 || n > before, "who waits has %d structures of locks, and %d after %d holders", before, n, i)
 			release(t, held)
 			if held = <-granted; held == nil {
 				t.FailNow()

@@ -104,9 +104,8 @@ func noRoom(t *testing.T, db *testdb.DB, guarded bool) {
 	kept := acquire(t, before, named())
 	db.Exec(t, "SET GLOBAL max_prepared_stmt_count = 0")
 	_, err := pool.ExecContext(t.Context(), "DO ?", 1)
-	if server := new(mysql.MySQLError); !errors.As(err, &server) || server.Number != 1461 {
-		t.Fatalf("the server prepares statements: %v", err)
-	}
+	server := new(mysql.MySQLError)
+	testdb.FatalIf(t, !errors.As(err, &server) || server.Number != 1461, "the server prepares statements: %v", err)
 	lives(t, before, other)
 	lives(t, newManager(t, pool), newManager(t, newPool(t, db, guarded)))
 	locks(t, pool, other)
@@ -273,9 +272,8 @@ func TestStatementsPerOperation(t *testing.T) {
 			warmUp(t, m, key)
 			run := o.ready(trial{t, db, m, other, key})
 			before := sentSoFar(t, pool)
-			if err := run(); err != nil {
-				t.Fatalf("%s: %v", o.name, err)
-			}
+			err := run()
+			testdb.FatalIf(t, err != nil, "%s: %v", o.name, err)
 			want := o.want
 			if guarded && strings.HasPrefix(o.name, "Renew") {
 				want--

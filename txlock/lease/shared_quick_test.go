@@ -70,9 +70,8 @@ func TestForceReleaseBesideAWriter(t *testing.T) {
 		kept := acquire(t, a, job, lease.HoldAtLeast(time.Minute))
 		reader, err := kept.Downgrade(t.Context())
 		must(t, err)
-		if info, err := b.Inspect(t.Context(), job); err != nil || info.Kind != lease.Exclusive || !info.Held {
-			t.Errorf("a lease that is kept beside its owner's reader is %+v, %v", info, err)
-		}
+		info, err := b.Inspect(t.Context(), job)
+		testdb.ErrorIf(t, err != nil || info.Kind != lease.Exclusive || !info.Held, "a lease that is kept beside its owner's reader is %+v, %v", info, err)
 		release(t, reader)
 	})
 }

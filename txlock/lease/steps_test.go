@@ -61,9 +61,8 @@ func TestNext(t *testing.T) {
 		{"the last conflict", progress{conflicts: maxConflicts - 1}, outConflicted, stepSend, progress{conflicts: maxConflicts}},
 		{"one too many", progress{conflicts: maxConflicts}, outConflicted, stepFail, progress{conflicts: maxConflicts}},
 	} {
-		if got, then := c.from.next(c.o); got != c.want || then != c.then {
-			t.Errorf("%s: step %d and %+v, want %d and %+v", c.name, got, then, c.want, c.then)
-		}
+		got, then := c.from.next(c.o)
+		testdb.ErrorIf(t, got != c.want || then != c.then, "%s: step %d and %+v, want %d and %+v", c.name, got, then, c.want, c.then)
 	}
 }
 
@@ -120,8 +119,7 @@ func TestNextOf(t *testing.T) {
 		{"readers keep it locked", once, entry, writer, stepSend, progress{attempt: attempt{queued: mostLook}, tries: 1}},
 		{"readers keep it locked, for long", progress{attempt: attempt{queued: mostLook}, tries: 1}, entry, writer, stepLocked, progress{attempt: attempt{queued: mostLook}, tries: 1}},
 	} {
-		if got, then := c.from.nextOf(c.seen, c.who); got != c.want || then != c.then {
-			t.Errorf("%s: step %d and %+v, want %d and %+v", c.name, got, then, c.want, c.then)
-		}
+		got, then := c.from.nextOf(c.seen, c.who)
+		testdb.ErrorIf(t, got != c.want || then != c.then, "%s: step %d and %+v, want %d and %+v", c.name, got, then, c.want, c.then)
 	}
 }

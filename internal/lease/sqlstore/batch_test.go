@@ -52,9 +52,8 @@ func makeRow(t *testing.T, db *testdb.DB, name, set string) {
 		"INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, asked_us) VALUES (?, 0, '-', '', 1000, 0, 0, 0, 7, 9)",
 		"UPDATE lockstep_leases SET " + set + " WHERE name = ? AND slot = 0",
 	} {
-		if _, err := db.Admin().ExecContext(t.Context(), query, name); err != nil {
-			t.Fatalf("%s: %v", query, err)
-		}
+		_, err := db.Admin().ExecContext(t.Context(), query, name)
+		testdb.FatalIf(t, err != nil, "%s: %v", query, err)
 	}
 }
 
@@ -69,9 +68,8 @@ func readRow(t *testing.T, db *testdb.DB, name string) (w written, token int64) 
 	t.Helper()
 	row := db.Admin().QueryRowContext(t.Context(), `SELECT owner, holders, label, ttl_us, CAST(expires_us AS SIGNED) - CAST(token AS SIGNED),
 		used_for, guards, asked_us, conn_id > 0, token FROM lockstep_leases WHERE name = ?`, name)
-	if err := row.Scan(&w.Owner, &w.Holders, &w.Label, &w.TTL, &w.Expires, &w.Use, &w.Guards, &w.Asked, &w.Connected, &token); err != nil {
-		t.Fatalf("read %s: %v", name, err)
-	}
+	err := row.Scan(&w.Owner, &w.Holders, &w.Label, &w.TTL, &w.Expires, &w.Use, &w.Guards, &w.Asked, &w.Connected, &token)
+	testdb.FatalIf(t, err != nil, "read %s: %v", name, err)
 	return w, token
 }
 
@@ -140,13 +138,11 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 			TTL: time.Duration(w.TTLUs) * time.Microsecond, NotAfter: notAfter,
 		}
 		makeRow(t, db, single.Key, cases[i].set)
-		if a, err := s.session.Take(t.Context(), single); err != nil || a.Reply != store.Done {
-			t.Fatalf("%s by its own statement: %+v, %v", cases[i].name, a, err)
-		}
+		a, err := s.session.Take(t.Context(), single)
+		testdb.FatalIf(t, err != nil || a.Reply != store.Done, "%s by its own statement: %+v, %v", cases[i].name, a, err)
 		got, token := readRow(t, db, w.Name)
-		if other, _ := readRow(t, db, single.Key); token != clock || got != other {
-			t.Errorf("%s: token %d of %d\n%+v, by its own statement\n%+v", cases[i].name, token, clock, got, other)
-		}
+		other, _ := readRow(t, db, single.Key)
+		testdb.ErrorIf(t, token != clock || got != other, "%s: token %d of %d\n%+v, by its own statement\n%+v", cases[i].name, token, clock, got, other)
 	}
 	// One row is somebody else's by now, and one is still locked.
 	leasetest.Got(db.Admin().ExecContext(t.Context(), "UPDATE lockstep_leases SET holders = ? WHERE name = ?", hold("z"), unique+"free, too"))(t)
@@ -159,9 +155,8 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 			continue
 		}
 		got, _ := readRow(t, db, w.Name)
-		if free := got.Holders == ""; done>>i&1 == 1 != free && cases[i].taken {
-			t.Errorf("%s after the release: %+v", cases[i].name, got)
-		}
+		free := got.Holders == ""
+		testdb.ErrorIf(t, done>>i&1 == 1 != free && cases[i].taken, "%s after the release: %+v", cases[i].name, got)
 	}
 	done, _, err = s.releases.send(t.Context(), all)
 	testdb.ErrorIf(t, err != nil || done != 0, "freed again %b, %v", done, err)
@@ -179,13 +174,11 @@ func TestClockFarAway(t *testing.T) {
 			near := time.Now().Add(away).UnixMicro()
 			result, err := s.pool.ExecContext(t.Context(), rawsql.AcquireMany(all, near))
 			must(t, err)
-			if n, err := result.RowsAffected(); err != nil || n != 0 {
-				t.Errorf("%v away: %d rows, %v", away, n, err)
-			}
+			n, err := result.RowsAffected()
+			testdb.ErrorIf(t, err != nil || n != 0, "%v away: %d rows, %v", away, n, err)
 		}
-		if done, _, err := s.takes.send(t.Context(), all); err != nil || done != 1 {
-			t.Errorf("by the server's clock: %b, %v", done, err)
-		}
+		done, _, err := s.takes.send(t.Context(), all)
+		testdb.ErrorIf(t, err != nil || done != 1, "by the server's clock: %b, %v", done, err)
 	})
 }
 

@@ -127,9 +127,8 @@ func TestRepliesAreKnown(t *testing.T) {
 		must(t, err)
 		for _, m := range named.FindAllStringSubmatch(string(text), -1) {
 			found++
-			if _, known := meanings[m[1]]; !known {
-				t.Errorf("%s has no entry in meanings", m[1])
-			}
+			_, known := meanings[m[1]]
+			testdb.ErrorIf(t, !known, "%s has no entry in meanings", m[1])
 		}
 	}
 	testdb.ErrorIf(t, found != len(meanings), "%d statements, and %d entries in meanings", found, len(meanings))
@@ -154,9 +153,8 @@ func TestRepliesAreKnown(t *testing.T) {
 			}
 		}
 	}
-	if a, err := answerOf("NoSuchStatement", 0)(1<<50, nil); !errors.Is(err, fault.ErrReply) {
-		t.Errorf("a statement without an entry is read as %+v, %v", a, err)
-	}
+	a, err := answerOf("NoSuchStatement", 0)(1<<50, nil)
+	testdb.ErrorIf(t, !errors.Is(err, fault.ErrReply), "a statement without an entry is read as %+v, %v", a, err)
 }
 
 // TestClocksMove looks for comparisons with the clock that stand still on MySQL 8.0: it
@@ -212,9 +210,8 @@ func TestRepliesForSeveral(t *testing.T) {
 		{-1, 64, 32, false},
 		{math.MinInt64 + bit, 2, 3, false},
 	} {
-		if done, clock, ok := rawsql.Reply(c.id, c.affected, near, c.rows); ok != c.ok {
-			t.Errorf("the insert id %d with %d changed rows is read as %b, %d, %t", c.id, c.affected, done, clock, ok)
-		}
+		done, clock, ok := rawsql.Reply(c.id, c.affected, near, c.rows)
+		testdb.ErrorIf(t, ok != c.ok, "the insert id %d with %d changed rows is read as %b, %d, %t", c.id, c.affected, done, clock, ok)
 	}
 }
 
@@ -261,9 +258,8 @@ func TestSwapComparesTheVersion(t *testing.T) {
 			if err := change(t.Context(), c); err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
-			if swapped, err := s.swap(t.Context(), seen, next, always); swapped || err != nil {
-				t.Errorf("%s was overwritten: %t, %v", what, swapped, err)
-			}
+			swapped, err := s.swap(t.Context(), seen, next, always)
+			testdb.ErrorIf(t, swapped || err != nil, "%s was overwritten: %t, %v", what, swapped, err)
 		}
 	})
 }

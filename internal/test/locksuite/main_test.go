@@ -71,16 +71,14 @@ func exec(tb testing.TB, on interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }, query string, args ...any) {
 	tb.Helper()
-	if _, err := on.ExecContext(tb.Context(), query, args...); err != nil {
-		tb.Fatalf("%s: %v", query, err)
-	}
+	_, err := on.ExecContext(tb.Context(), query, args...)
+	testdb.FatalIf(tb, err != nil, "%s: %v", query, err)
 }
 
 func count(tb testing.TB, on testdb.Queryer, query string, args ...any) (n int) {
 	tb.Helper()
-	if err := on.QueryRowContext(tb.Context(), query, args...).Scan(&n); err != nil {
-		tb.Fatalf("%s: %v", query, err)
-	}
+	err := on.QueryRowContext(tb.Context(), query, args...).Scan(&n)
+	testdb.FatalIf(tb, err != nil, "%s: %v", query, err)
 	return n
 }
 

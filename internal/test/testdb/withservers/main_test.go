@@ -77,8 +77,7 @@ func TestRunFails(t *testing.T) {
 		{string(engine), []string{"sh", "-c", "exit 3"}, 3, false},
 		{string(engine), []string{"/nonexistent"}, 127, true},
 	} {
-		if code, err := run(test.list, false, test.command); code != test.code || (err != nil) != test.failed {
-			t.Errorf("run(%q, %q) = %d, %v, want %d", test.list, test.command, code, err, test.code)
-		}
+		code, err := run(test.list, false, test.command)
+		testdb.ErrorIf(t, code != test.code || (err != nil) != test.failed, "run(%q, %q) = %d, %v, want %d", test.list, test.command, code, err, test.code)
 	}
 }
