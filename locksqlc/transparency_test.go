@@ -3,7 +3,11 @@ package locksqlc_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -179,4 +183,349 @@ func connectionReused(s *side) {
 			s.Error("the connection is not encrypted")
 		}
 	}
+}
+
+// Scenarios of statements, rows and arguments.
+
+// columnTypes reads a row with every common type, and a row of NULLs, by the text and by the binary protocol.
+func columnTypes(s *side) {
+	columns := []struct{ kind, value string }{
+		{"TINYINT", "-7"}, {"TINYINT UNSIGNED", "200"}, {"BOOL", "TRUE"}, {"SMALLINT", "-7"}, {"SMALLINT UNSIGNED", "60000"},
+		{"MEDIUMINT", "-7"}, {"MEDIUMINT UNSIGNED", "7"}, {"INT", "-7"}, {"INT UNSIGNED", "4000000000"},
+		{"BIGINT", "-7"}, {"BIGINT UNSIGNED", "18446744073709551615"}, {"DECIMAL(20,6)", "1.5"}, {"DECIMAL(10,0)", "9"},
+		{"FLOAT", "0.1"}, {"DOUBLE", "0.1"}, {"BIT(9)", "b'101'"}, {"YEAR", "2024"},
+		{"DATE", "'2024-02-29'"}, {"TIME(3)", "'-12:34:56.789'"}, {"DATETIME(6)", "'2024-02-29 12:34:56.789012'"},
+		{"DATETIME", "'2024-02-29 12:34:56'"}, {"TIMESTAMP(6) NULL", "'2024-02-29 12:34:56.789012'"},
+		{"CHAR(9)", "'a'"}, {"VARCHAR(99)", "'größe'"}, {"VARCHAR(9) CHARACTER SET latin1", "'größe'"}, {"BINARY(4)", "'a'"}, {"VARBINARY(9)", "x'00ff'"},
+		{"TINYTEXT", "'a'"}, {"TEXT", "'a'"}, {"MEDIUMTEXT", "'a'"}, {"LONGTEXT", "'a'"},
+		{"TINYBLOB", "'a'"}, {"BLOB", "'a'"}, {"LONGBLOB", "'a'"},
+		{"ENUM('a','b')", "'b'"}, {"SET('a','b')", "'a,b'"}, {"JSON", `'{"a": 1}'`}, {"GEOMETRY", "POINT(1, 2)"},
+	}
+	var kinds, values, nulls []string
+	for i, c := range columns {
+		kinds = append(kinds, "c"+string(rune('a'+i/26))+string(rune('a'+i%26))+" "+c.kind)
+		values, nulls = append(values, c.value), append(nulls, "NULL")
+	}
+	s.exec(s.db, "CREATE TEMPORARY TABLE never_used (a INT)")
+	s.exec(s.db, "ALTER TABLE "+s.table+" DROP COLUMN v, ADD COLUMN ("+strings.Join(kinds, ", ")+", must INT NOT NULL)")
+	s.exec(s.db, "INSERT INTO "+s.table+" VALUES (1, "+strings.Join(values, ", ")+", 1)")
+	s.exec(s.db, "INSERT INTO "+s.table+" VALUES (2, "+strings.Join(nulls, ", ")+", 1)")
+	s.query("SELECT * FROM " + s.table + " ORDER BY id")
+	s.query("SELECT * FROM "+s.table+" WHERE id > ? ORDER BY id", 0)
+	s.query("SELECT COUNT(*), SUM(id), NULL, 'text', 1.50, x'00' FROM " + s.table + " WHERE id > 5")
+	s.query("SELECT id FROM " + s.table + " WHERE FALSE")
+}
+
+// severalResults reads results of several statements and of a procedure.
+func severalResults(s *side) {
+	s.query("SELECT 1 AS a; INSERT INTO " + s.table + " VALUES (1, 1), (2, 2); SELECT id, v FROM " + s.table + "; DO 1")
+	s.query("SELECT 1; SELECT * FROM missing_table")
+	s.query("SELECT 1; SELECT 2; SELECT 3") // three results, of which none is lost
+	s.exec(s.db, "UPDATE "+s.table+" SET v = 5; DELETE FROM "+s.table+" WHERE id = 1")
+	s.exec(s.db, "INSERT INTO "+s.table+" VALUES (7, 7); INSERT INTO "+s.table+" VALUES (7, 7)")
+	procedure := "call_" + s.table
+	s.exec(s.db, "CREATE PROCEDURE "+procedure+"(n INT) BEGIN SELECT n; SELECT id, v FROM "+s.table+"; UPDATE "+s.table+" SET v = n; END")
+	defer s.exec(s.db, "DROP PROCEDURE "+procedure)
+	s.query("CALL "+procedure+"(?)", 9)
+	s.query("CALL " + procedure + "(8)")
+	s.exec(s.db, "CALL "+procedure+"(7)")
+	rows, err := s.db.QueryContext(s.ctx, "CALL "+procedure+"(6)")
+	s.error("call", err)
+	if err == nil {
+		s.note("a row: %t", rows.Next())
+		s.error("closed early", rows.Close())
+		s.note("after the end: %t %t", rows.Next(), rows.NextResultSet())
+		s.error("err", rows.Err())
+	}
+	s.query("SELECT * FROM " + s.table)
+}
+
+// noRows calls Query for statements without rows, under contexts that can end, in transactions with and without locks.
+func noRows(s *side) {
+	procedure := "call_" + s.table
+	s.exec(s.db, "CREATE PROCEDURE "+procedure+"() INSERT INTO "+s.table+" VALUES (1, 1) ON DUPLICATE KEY UPDATE v = v + 1")
+	defer s.exec(s.db, "DROP PROCEDURE "+procedure)
+	for _, locks := range []bool{false, true} {
+		tx := s.begin(nil)
+		if locks {
+			join(s, tx)
+		}
+		s.exec(tx, "PREPARE s FROM 'DO 1'")
+		for i, text := range []string{"CALL " + procedure + "()", "DO 1", "DO 1; DO 2", "EXECUTE s", "SET @a = 1", "UPDATE " + s.table + " SET v = v + 1"} {
+			ctx, cancel := context.WithCancel(s.ctx)
+			if i%2 == 0 {
+				ctx, cancel = context.WithTimeout(s.ctx, time.Hour)
+			}
+			s.rows(tx.QueryContext(ctx, text))
+			s.error("row of "+text, tx.QueryRowContext(ctx, text).Scan(new(int)))
+			stmt, err := tx.PrepareContext(ctx, text)
+			s.error("prepare "+text, err)
+			if err == nil {
+				s.rows(stmt.QueryContext(ctx))
+				s.error("row of it", stmt.QueryRowContext(ctx).Scan(new(int)))
+				s.error("close", stmt.Close())
+			}
+			cancel()
+		}
+		s.error("commit", tx.Commit())
+		s.query("SELECT * FROM " + s.table)
+	}
+}
+
+func preparedStatements(s *side) {
+	insert := leasetest.Got(s.db.PrepareContext(s.ctx, "INSERT INTO "+s.table+" VALUES (?, ?)"))(s)
+	defer func() { s.error("close", insert.Close()) }()
+	for i := range 3 {
+		result, err := insert.ExecContext(s.ctx, i, i*i)
+		s.error("insert", err)
+		if err == nil {
+			n, err := result.RowsAffected()
+			s.note("%d %v", n, err)
+		}
+	}
+	s.error("an argument is missing", second(insert.ExecContext(s.ctx, 1)))
+	s.error("one too many", second(insert.ExecContext(s.ctx, 1, 2, 3)))
+	s.error("duplicate", second(insert.ExecContext(s.ctx, 1, 1)))
+	tx := s.begin(nil)
+	s.error("in a transaction", second(tx.StmtContext(s.ctx, insert).ExecContext(s.ctx, 8, 8)))
+	get, err := tx.PrepareContext(s.ctx, "SELECT v FROM "+s.table+" WHERE id = ?")
+	s.must("prepare", err)
+	for _, id := range []int{2, 8, 9} {
+		var v sql.NullInt64
+		s.error("get", get.QueryRowContext(s.ctx, id).Scan(&v))
+		s.note("%v", v)
+	}
+	s.rows(get.QueryContext(s.ctx, 8))
+	s.error("rollback", tx.Rollback())
+	s.error("after the end", get.QueryRowContext(s.ctx, 1).Scan(new(int)))
+	s.error("bad syntax", second(s.db.PrepareContext(s.ctx, "SELECT FROM WHERE")))
+	s.error("no table", second(s.db.PrepareContext(s.ctx, "SELECT * FROM missing_table")))
+	s.query("SELECT * FROM " + s.table)
+}
+
+// valuer is an argument that converts itself.
+type valuer struct {
+	value driver.Value
+	err   error
+}
+
+func (v valuer) Value() (driver.Value, error) { return v.value, v.err }
+
+func arguments(s *side) {
+	moment := time.Date(2024, 2, 29, 12, 34, 56, 789012345, time.UTC)
+	number, text := 7, "pointed"
+	type kind string
+	for _, arg := range []any{
+		nil, true, false, int8(-1), uint8(255), int64(math.MinInt64), uint64(math.MaxUint64), uint64(1 << 63), float32(0.1), math.Pi,
+		"text with ' and \\ and \x00", "größe", []byte{0, 255, '\''}, []byte(nil), []byte{}, kind("named type"), moment, moment.In(time.FixedZone("east", 7200)), time.Time{},
+		json.RawMessage(`{"a":1}`), json.RawMessage(nil), &number, &text, (*int)(nil), sql.NullString{}, sql.NullString{String: "x", Valid: true},
+		sql.NullTime{Time: moment, Valid: true}, sql.RawBytes("raw"), valuer{value: "valued"}, valuer{value: uint64(math.MaxUint64)}, valuer{err: errors.New("refused")},
+		valuer{value: struct{}{}}, struct{}{}, []int{1}, make(chan int), sql.Named("n", 1), sql.Out{Dest: new(int)},
+	} {
+		s.note("%T", arg)
+		s.query("SELECT ?", arg)
+		s.query("SELECT ?, CAST(? AS CHAR), HEX(?)", arg, arg, arg)
+		s.error("exec", second(s.db.ExecContext(s.ctx, "SET @a = ?", arg)))
+	}
+	s.query("SELECT ?, ?", 1)
+	s.query("SELECT 1", 1)
+}
+
+// Scenarios of transactions, connections, errors and cancellation.
+
+// serverErrors compares errors of the server, which must not be wrapped, since GORM's Translate asserts their type directly, and
+// leave the transaction open, which has a lock, be they known or not. What they have left is shown.
+func serverErrors(s *side) {
+	s.exec(s.db, "INSERT INTO "+s.table+" VALUES (1, 1)")
+	tx := s.begin(nil)
+	lock(s, join(s, tx), uniqueKey(s, "errors"))
+	for _, on := range []executor{s.db, tx} {
+		for _, query := range []string{
+			"INSERT INTO " + s.table + " VALUES (1, 1)", "INSERT INTO " + s.table + " VALUES (1)", "INSERT INTO " + s.table + " (id) VALUES (5)",
+			"INSERT INTO " + s.table + " VALUES (NULL, 1)", "INSERT INTO " + s.table + " VALUES (99999999999, 1)", "DO (SELECT 1 UNION SELECT 2)",
+			"SET @a = (SELECT 18446744073709551615 + 1 FROM " + s.table + ")", "KILL QUERY CONNECTION_ID()", "SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317",
+			"SELECT * FROM missing_table", "SELECT FROM WHERE", "ROLLBACK TO SAVEPOINT missing", "SELECT missing FROM " + s.table, "SELECT * FROM " + s.table + ", " + s.table,
+			"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'own', MYSQL_ERRNO = 30001", "KILL 999999999", "CALL missing()",
+		} {
+			s.exec(on, query)
+			_, err := on.ExecContext(s.ctx, query)
+			server, ok := err.(*mysql.MySQLError) //nolint:errorlint // what is tested
+			s.note("is a *mysql.MySQLError itself: %t", ok)
+			if ok {
+				s.note("%d %s", server.Number, server.SQLState)
+			}
+		}
+	}
+	s.exec(tx, "INSERT INTO "+s.table+" VALUES (1, 1)")
+	s.exec(tx, "GET DIAGNOSTICS CONDITION 1 @number = MYSQL_ERRNO")
+	s.rows(tx.QueryContext(s.ctx, "SELECT @number"))
+	s.exec(tx, "INSERT INTO "+s.table+" VALUES (2, 2)")
+	s.error("commit", tx.Commit())
+	s.error("commit again", tx.Commit())
+	s.error("rollback after commit", tx.Rollback())
+	s.exec(tx, "SELECT 1")
+	s.error("no row", s.db.QueryRowContext(s.ctx, "SELECT id FROM "+s.table+" WHERE id = 77").Scan(new(int)))
+	s.error("wrong type", s.db.QueryRowContext(s.ctx, "SELECT 'x'").Scan(new(int)))
+	s.error("wrong number", s.db.QueryRowContext(s.ctx, "SELECT 1, 2").Scan(new(int)))
+	s.query("SELECT * FROM " + s.table)
+}
+
+func transactions(s *side) {
+	for _, end := range []func(*sql.Tx) error{(*sql.Tx).Commit, (*sql.Tx).Rollback} {
+		tx := s.begin(nil)
+		s.exec(tx, "INSERT INTO "+s.table+" VALUES (1, 1), (2, 2) ON DUPLICATE KEY UPDATE v = v + 1")
+		s.exec(tx, "UPDATE "+s.table+" SET v = v")
+		s.exec(tx, "SAVEPOINT a")
+		s.exec(tx, "DELETE FROM "+s.table)
+		s.exec(tx, "ROLLBACK TO SAVEPOINT a")
+		s.exec(tx, "RELEASE SAVEPOINT a")
+		s.rows(tx.QueryContext(s.ctx, "SELECT * FROM "+s.table))
+		s.rows(tx.QueryContext(s.ctx, "SELECT * FROM "+s.table+" WHERE id=?", 1))
+		s.error("end", end(tx))
+	}
+	tx := s.begin(&sql.TxOptions{ReadOnly: true})
+	s.exec(tx, "INSERT INTO "+s.table+" VALUES (3, 3)")
+	s.error("rollback", tx.Rollback())
+	ctx, cancel := context.WithCancel(s.ctx)
+	tx, err := s.db.BeginTx(ctx, nil)
+	s.must("begin", err)
+	s.exec(tx, "INSERT INTO "+s.table+" VALUES (4, 4)")
+	cancel()
+	s.note("commit after the end of the context is refused: %t", tx.Commit() != nil)
+	conn := takeConn(s, s.db)
+	tx, err = conn.BeginTx(s.ctx, nil)
+	s.must("begin on a connection", err)
+	s.exec(tx, "INSERT INTO "+s.table+" VALUES (5, 5)")
+	s.exec(conn, "INSERT INTO "+s.table+" VALUES (6, 6)") // within the transaction
+	s.error("rollback", tx.Rollback())
+	s.exec(conn, "SET autocommit = 0")
+	s.exec(conn, "INSERT INTO "+s.table+" VALUES (7, 7)")
+	s.exec(conn, "ROLLBACK")
+	s.exec(conn, "SET autocommit = 1")
+	s.error("close", conn.Close())
+	s.query("SELECT * FROM " + s.table + " WHERE id > 2")
+}
+
+func textTransactions(s *side) {
+	conn := takeConn(s, s.db)
+	for _, text := range []string{
+		"BEGIN", "INSERT INTO " + s.table + " VALUES (1, 1)", "ROLLBACK", "START TRANSACTION", "INSERT INTO " + s.table + " VALUES (2, 2)",
+		"COMMIT AND CHAIN", "INSERT INTO " + s.table + " VALUES (3, 3)", "ROLLBACK AND CHAIN", "INSERT INTO " + s.table + " VALUES (4, 4)", "COMMIT",
+		"COMMIT", "ROLLBACK", "BEGIN", "BEGIN; INSERT INTO " + s.table + " VALUES (5, 5); COMMIT; BEGIN", "SAVEPOINT a", "ROLLBACK TO a", "ROLLBACK TO a", "COMMIT",
+		"BEGIN", "COMMIT NONSENSE", "INSERT INTO " + s.table + " VALUES (6, 6)", "ROLLBACK",
+		"XA START '" + s.table + "'", "INSERT INTO " + s.table + " VALUES (7, 7)", "XA END '" + s.table + "'", "XA ROLLBACK '" + s.table + "'",
+		"SET TRANSACTION READ ONLY", "BEGIN", "INSERT INTO " + s.table + " VALUES (8, 8)", "SET TRANSACTION READ WRITE", "COMMIT", "SET TRANSACTION READ WRITE",
+	} {
+		s.exec(conn, text)
+	}
+	s.rows(conn.QueryContext(s.ctx, "SELECT * FROM "+s.table))
+	s.error("close", conn.Close())
+}
+
+// cancelledQuery cancels a query that would run for long. The connection is dropped.
+func cancelledQuery(s *side) {
+	s.db.SetMaxOpenConns(1)
+	s.query("SELECT 1") // the connection is open: the limit is for the statements
+	limit := 50 * time.Millisecond
+	for _, query := range []func(ctx context.Context) error{
+		func(ctx context.Context) error { return second(s.db.ExecContext(ctx, "DO SLEEP(30)")) },
+		func(ctx context.Context) error { return s.db.QueryRowContext(ctx, "SELECT SLEEP(30)").Scan(new(int)) },
+		func(ctx context.Context) error {
+			return s.db.QueryRowContext(ctx, "SELECT ?, SLEEP(30)", 1).Scan(new(int), new(int))
+		},
+		func(context.Context) error {
+			tx := s.begin(nil)                                  // this may take longer than the limit of the statement
+			ctx, cancel := context.WithTimeout(s.ctx, 20*limit) // and the limit must not end before the statement is sent
+			defer cancel()
+			_, err := tx.ExecContext(ctx, "DO SLEEP(30)")
+			return errors.Join(err, tx.Rollback())
+		},
+	} {
+		ctx, cancel := context.WithTimeout(s.ctx, limit)
+		begun := time.Now()
+		err := query(ctx)
+		cancel()
+		s.error("cancelled", err)
+		s.note("promptly %t", time.Since(begun) < 25*time.Second)
+		s.query("SELECT 1") // on another connection: the pool's only one was dropped
+	}
+}
+
+func endedContexts(s *side) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	cancel()
+	s.error("exec", second(s.db.ExecContext(ctx, "INSERT INTO "+s.table+" VALUES (1, 1)")))
+	s.error("query", s.db.QueryRowContext(ctx, "SELECT 1").Scan(new(int)))
+	s.error("prepare", second(s.db.PrepareContext(ctx, "SELECT 1")))
+	s.error("begin", second(s.db.BeginTx(ctx, nil)))
+	conn := takeConn(s, s.db)
+	s.error("begin on a connection", second(conn.BeginTx(ctx, nil)))
+	s.error("close", conn.Close())
+	s.error("ping", s.db.PingContext(ctx))
+	tx := s.begin(nil)
+	s.exec(tx, "INSERT INTO "+s.table+" VALUES (2, 2)")
+	s.error("exec in a transaction", second(tx.ExecContext(ctx, "INSERT INTO "+s.table+" VALUES (3, 3)")))
+	s.error("query in a transaction", tx.QueryRowContext(ctx, "SELECT 1").Scan(new(int)))
+	s.error("commit", tx.Commit())
+	s.query("SELECT * FROM " + s.table)
+}
+
+// rowsLeftOpen sends a statement while rows are read, which breaks the connection on any pool, unless the driver has read them all.
+func rowsLeftOpen(s *side) {
+	s.exec(s.db, "INSERT INTO "+s.table+" VALUES (1, 1), (2, 2)")
+	tx := s.begin(nil)
+	rows, err := tx.QueryContext(s.ctx, "SELECT a.id, REPEAT('x', 9000) FROM "+s.table+" a, "+s.table+" b, "+s.table+" c")
+	s.must("query", err)
+	s.note("a row: %t", rows.Next())
+	s.error("a statement meanwhile", second(tx.ExecContext(s.ctx, "SET @a = 1")))
+	s.note("closed: %t", rows.Close() == nil)
+	_, err = tx.ExecContext(s.ctx, "SET @a = 1")
+	s.note("a statement after it is refused: %t", err != nil)
+	s.note("commit is refused: %t", tx.Commit() != nil)
+	s.query("SELECT * FROM " + s.table)
+}
+
+func rawConnection(s *side) {
+	conn := takeConn(s, s.db)
+	s.error("raw", conn.Raw(func(driverConn any) error {
+		result, err := driverConn.(driver.Execer).Exec( //nolint:staticcheck // go-sql-driver documents this way
+			"INSERT INTO "+s.table+" VALUES (1, 1), (2, 2); UPDATE "+s.table+" SET v = 7; DELETE FROM "+s.table+" WHERE id = 1", nil)
+		s.error("exec", err)
+		all, ok := result.(mysql.Result)
+		s.note("a mysql.Result: %t", ok)
+		if ok {
+			s.note("%v %v", all.AllRowsAffected(), all.AllLastInsertIds())
+		}
+		_, err = driverConn.(driver.Execer).Exec("INSERT INTO "+s.table+" VALUES (?, ?)", []driver.Value{int64(5), int64(5)}) //nolint:staticcheck // likewise
+		s.error("exec with arguments", err)
+		rows, err := driverConn.(driver.Queryer).Query("SELECT id, v FROM "+s.table, nil) //nolint:staticcheck // likewise
+		s.error("query", err)
+		if err == nil {
+			s.note("%v", rows.Columns())
+			s.error("close", rows.Close())
+		}
+		s.error("ping", driverConn.(driver.Pinger).Ping(s.ctx))
+		s.error("reset", driverConn.(driver.SessionResetter).ResetSession(s.ctx))
+		s.note("valid: %t", driverConn.(driver.Validator).IsValid())
+		value := driver.NamedValue{Ordinal: 1, Value: uint64(1 << 63)}
+		s.error("check", driverConn.(driver.NamedValueChecker).CheckNamedValue(&value))
+		s.note("%T %v", value.Value, value.Value)
+		stmt, err := driverConn.(driver.Conn).Prepare("SELECT ?, ?")
+		s.error("prepare", err)
+		if err == nil {
+			s.note("%d arguments", stmt.NumInput())
+			s.error("close", stmt.Close())
+		}
+		tx, err := driverConn.(driver.Conn).Begin() //nolint:staticcheck // likewise
+		s.error("begin", err)
+		if err == nil {
+			s.error("rollback", tx.Rollback())
+		}
+		return errors.New("of the function")
+	}))
+	s.exec(conn, "INSERT INTO "+s.table+" VALUES (6, 6)")
+	s.error("discard", conn.Raw(func(any) error { return driver.ErrBadConn }))
+	s.error("after it", conn.PingContext(s.ctx))
+	s.note("open %d", s.db.Stats().OpenConnections)
+	s.query("SELECT * FROM " + s.table)
 }

@@ -184,6 +184,13 @@ func (c counting) IsLeader(ctx context.Context) error {
 	return err
 }
 
+// released demands that a term was released, or is being: a busy server's answer takes longer
+// than Resign waits for it.
+func released(t *testing.T, err error) {
+	t.Helper()
+	testdb.ErrorIf(t, err != nil && !errors.Is(err, context.DeadlineExceeded), "the release: %v", err)
+}
+
 // TestElector proves that the jobs of one of three schedulers run, one at a time, and those
 // of another one when it closes, or resigns.
 func TestElector(t *testing.T) {
@@ -216,7 +223,7 @@ func TestElector(t *testing.T) {
 			for range 3 {
 				leasetest.Equal(t, "who works", <-by, leader)
 			}
-			jobtest.Must(t, handOver())
+			released(t, handOver())
 			next := <-by
 			for next == leader { // a run that had ended before
 				next = <-by
@@ -259,7 +266,7 @@ func TestElectorGrace(t *testing.T) {
 				close(goOn)
 				jobtest.Must(t, <-ended)
 			}
-			jobtest.Must(t, <-resigned)
+			released(t, <-resigned)
 			next := leaderOf(t, all)
 			testdb.ErrorIf(t, next != other, "it follows itself")
 			if !obeys {
