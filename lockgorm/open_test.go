@@ -89,9 +89,7 @@ func TestOpenIsGORMs(t *testing.T) {
 		ours := leasetest.Got(lockgorm.Open(server.DSN(), config()))(t)
 		closeAfter(t, ours)
 		want, got := theirs.Dialector.(*mysql.Dialector), ours.Dialector.(*mysql.Dialector)
-		if !reflect.DeepEqual(*got.Config, *want.Config) {
-			t.Errorf("%s: the dialector has\n%+v, of mysql.Open\n%+v", engine, *got.Config, *want.Config)
-		}
+		testdb.ErrorIf(t, !reflect.DeepEqual(*got.Config, *want.Config), "%s: the dialector has\n%+v, of mysql.Open\n%+v", engine, *got.Config, *want.Config)
 		leasetest.Equal(t, string(engine)+": the migrator", reflect.TypeOf(ours.Migrator()), reflect.TypeOf(theirs.Migrator()))
 		leasetest.Equal(t, string(engine)+": the pool", reflect.TypeOf(ours.ConnPool), reflect.TypeOf(theirs.ConnPool))
 		leasetest.Equal(t, string(engine)+": clauses", len(ours.ClauseBuilders), len(theirs.ClauseBuilders))

@@ -454,14 +454,12 @@ func TestGuardedStatement(t *testing.T) {
 					return db.Transaction(func(tx *gorm.DB) error { return write(tx.Clauses(lockgorm.Guard(l))) })
 				}
 				reset()
-				if wantError(t, what, run(), nil); same() {
-					t.Errorf("%s was not committed", what)
-				}
+				wantError(t, what, run(), nil)
+				testdb.ErrorIf(t, same(), "%s was not committed", what)
 				reset()
 				e.takeAway(t, l)
-				if wantError(t, what+", whose lease was taken away", run(), txlock.ErrLost); !same() {
-					t.Errorf("%s was committed after its lease was taken away", what)
-				}
+				wantError(t, what+", whose lease was taken away", run(), txlock.ErrLost)
+				testdb.ErrorIf(t, !same(), "%s was committed after its lease was taken away", what)
 				wantError(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
 			}
 		}
@@ -479,9 +477,8 @@ func TestGuardedAfterHooks(t *testing.T) {
 			return nil
 		})
 		err := hooked.Clauses(lockgorm.Guard(l)).Create(&Order{Name: "one", Items: []Item{{Name: "a"}}}).Error
-		if wantError(t, "Create", err, txlock.ErrLost); hooks == 0 || e.count(t, "Order", "1 = 1") != 0 {
-			t.Errorf("%d hooks, or an order was written", hooks)
-		}
+		wantError(t, "Create", err, txlock.ErrLost)
+		testdb.ErrorIf(t, hooks == 0 || e.count(t, "Order", "1 = 1") != 0, "%d hooks, or an order was written", hooks)
 	}))
 }
 

@@ -227,9 +227,8 @@ func TestOnce(t *testing.T) {
 				}
 				return then
 			})
-			if wantError(t, what, err, then); first != want {
-				t.Errorf("%s: first %t", what, first)
-			}
+			wantError(t, what, err, then)
+			testdb.ErrorIf(t, first != want, "%s: first %t", what, first)
 		}
 		once("fn fails", db, key, broken, false)
 		once("fn succeeds", db, key, nil, true)
@@ -390,9 +389,8 @@ func TestOwnTransaction(t *testing.T) {
 			_ = withHook(db, func(*gorm.DB, int64) error { panic("hook") }).Model(&Order{ID: id}).Update("n", 5).Error
 			t.Error("the hook's panic was lost")
 		}()
-		if !testdb.Await(time.Minute, func() bool { runtime.GC(); return testdb.InUse(poolOf(t, db)) == 0 }) {
-			t.Error("a panic has left a transaction open")
-		}
+		closed := testdb.Await(time.Minute, func() bool { runtime.GC(); return testdb.InUse(poolOf(t, db)) == 0 })
+		testdb.ErrorIf(t, !closed, "a panic has left a transaction open")
 	})
 }
 
@@ -421,9 +419,8 @@ func TestSkipDefaultTransaction(t *testing.T) {
 				})
 				wantError(t, what+" whose hook fails", write(fails), errInner)
 				e.wantRows(t, name+", "+what+" whose hook fails", before, "Order", "id = ? AND n = 0", id)
-				if e.wantSoonFree(t, name+", "+what+" whose hook fails", orders.Key(id)); calls == 0 {
-					t.Errorf("%s, %s: no hook", name, what)
-				}
+				e.wantSoonFree(t, name+", "+what+" whose hook fails", orders.Key(id))
+				testdb.ErrorIf(t, calls == 0, "%s, %s: no hook", name, what)
 			}
 			noError(t, db.Create(&Order{ID: -id - 1<<40, Items: []Item{{ID: id}}}).Error)
 			e.wantRows(t, name, 1, "Item", "id = ?", id)

@@ -96,9 +96,8 @@ func TestVersionOfEveryUpdate(t *testing.T) {
 					d := newDoc(t, db)
 					first := d.Version
 					result := write(db, d)
-					if result.Error != nil || result.RowsAffected != 1 || d.Version <= first || d.N != 5 && way != "expression" && way != "a set of SETs" {
-						t.Errorf("%s: %+v, %d rows: %v", what, *d, result.RowsAffected, result.Error)
-					}
+					testdb.ErrorIf(t, result.Error != nil || result.RowsAffected != 1 || d.Version <= first || d.N != 5 && way != "expression" && way != "a set of SETs",
+						"%s: %+v, %d rows: %v", what, *d, result.RowsAffected, result.Error)
 					e.is(t, what, d, d.Version, 5)
 
 					mine := load(t, db, d.ID)
@@ -200,9 +199,7 @@ func TestVersionColumnTooSmall(t *testing.T) {
 				} else if err == nil {
 					saved++
 				}
-				if err == nil && db.Table(table).Model(&two).Update("n", 11+2*n).Error == nil {
-					t.Fatalf("%s: both have saved version %d", kind, one.Version)
-				}
+				testdb.FatalIf(t, err == nil && db.Table(table).Model(&two).Update("n", 11+2*n).Error == nil, "%s: both have saved version %d", kind, one.Version)
 			}
 			testdb.ErrorIf(t, refused == 0 || saved+refused != n, "%s: %d saved, %d refused", kind, saved, refused)
 		}

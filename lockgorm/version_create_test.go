@@ -170,9 +170,8 @@ func TestFormOfAnOlderVersion(t *testing.T) {
 			within(t, db, func(tx *gorm.DB) {
 				load(t, tx, d.ID)
 				err := write(tx)
-				if wantError(t, name+", inside", err, txlock.ErrConflict); txlock.Retryable(err) {
-					t.Errorf("%s, inside: the conflict is retryable", name)
-				}
+				wantError(t, name+", inside", err, txlock.ErrConflict)
+				testdb.ErrorIf(t, txlock.Retryable(err), "%s, inside: the conflict is retryable", name)
 			})
 			e.is(t, name, d, d.Version, 2)
 		}

@@ -164,9 +164,8 @@ func TestVersionOfDeletes(t *testing.T) {
 		e.wantRows(t, "a soft delete of a lost race", 1, "Sheet", "version = ? AND deleted_at IS NULL", before.Version)
 		leasetest.Equal(t, "the version after a lost soft delete", stale.Version == before.Version, false)
 		noError(t, db.Delete(s).Error)
-		if s.Version <= before.Version || e.count(t, "Sheet", "id = ? AND version = ? AND deleted_at IS NOT NULL", id, s.Version) != 1 {
-			t.Errorf("after a soft delete: %+v", *s)
-		}
+		testdb.ErrorIf(t, s.Version <= before.Version || e.count(t, "Sheet", "id = ? AND version = ? AND deleted_at IS NOT NULL", id, s.Version) != 1,
+			"after a soft delete: %+v", *s)
 		wantError(t, "a second soft delete", db.Delete(&before).Error, gorm.ErrRecordNotFound)
 		wantError(t, "an update of what was deleted softly", db.Model(&before).Update("n", 2).Error, gorm.ErrRecordNotFound)
 		wantError(t, "an unscoped update of an old version", db.Unscoped().Model(&before).Update("n", 2).Error, txlock.ErrConflict)

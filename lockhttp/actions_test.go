@@ -88,9 +88,8 @@ func TestActions(t *testing.T) {
 
 		page := "key?key=masked+r"
 		s.shows(page, "masked r")
-		if s.form(page, "release", "", http.Header{}) != nil || s.form("key?key=untouchable", "release", "", alice) != nil {
-			t.Error("who may not release sees a form")
-		}
+		testdb.ErrorIf(t, s.form(page, "release", "", http.Header{}) != nil || s.form("key?key=untouchable", "release", "", alice) != nil,
+			"who may not release sees a form")
 		ask, release := s.form(page, "ask", "sees the request within", alice), s.form(page, "release", "gets ErrLost", alice)
 		end := s.form("key?key=masked+o", "release", "rolled back", alice)
 		testdb.FatalIf(t, ask == nil || release == nil || end == nil, "the forms are %v, %v, %v", ask, release, end)
@@ -206,9 +205,8 @@ func TestJobActions(t *testing.T) {
 			return paused, requested, by
 		}
 		s.shows("jobs", "masked n", "masked u")
-		if s.form("jobs", "pause", "", http.Header{}) != nil || s.form("key?key=untouchable", "pause", "", alice) != nil {
-			t.Error("who may not pause sees a form")
-		}
+		testdb.ErrorIf(t, s.form("jobs", "pause", "", http.Header{}) != nil || s.form("key?key=untouchable", "pause", "", alice) != nil,
+			"who may not pause sees a form")
 		pause, request := s.form("jobs", "pause", "not interrupted", alice), s.form("key?key=masked+n", "run", "starts a tick", alice)
 		testdb.FatalIf(t, pause == nil || request == nil || s.form("jobs", "resume", "", alice) != nil, "the forms are %v, %v", pause, request)
 		for name, c := range map[string]struct {

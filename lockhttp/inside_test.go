@@ -97,9 +97,8 @@ func TestChart(t *testing.T) {
 	c := newChart("held", "Held", number, newLine("locks", points, func(v float64) float64 { return v }))
 	l := c.Lines[0]
 	testdb.ErrorIf(t, c.Top != "50" || l.Path != "M0 80.0h.01L1 32.0M5 0.0h.01" || l.Last != "50" || c.Text != "locks: 50 at last, at most 50", "the chart is %+v", c)
-	if c.Half != "25" || len(c.Spans) != spans || c.Spans[0].Name != "60–50 min ago" || c.Spans[0].Values[0] != "50" || c.Spans[5].Values[0] != "–" {
-		t.Errorf("its numbers are %+v", c.Spans)
-	}
+	testdb.ErrorIf(t, c.Half != "25" || len(c.Spans) != spans || c.Spans[0].Name != "60–50 min ago" || c.Spans[0].Values[0] != "50" || c.Spans[5].Values[0] != "–",
+		"its numbers are %+v", c.Spans)
 	c = newChart("held", "Held", duration, newLine[float64]("none", nil, nil))
 	testdb.ErrorIf(t, c.Text != "nothing was seen yet" || c.Top != "1.0s", "the empty chart is %+v", c)
 	for v, want := range map[float64]float64{0: 1, 0.03: 0.05, 1: 1, 1.2: 2, 7: 10, 99: 100, 101: 200} {
@@ -149,9 +148,8 @@ func TestSampler(t *testing.T) {
 	first, err := s.next(t.Context(), 0, demand{})
 	testdb.FatalIf(t, err != nil || first.err != nil || first.number != 1, "the first look is %+v, %v", first, err)
 	second, err := s.next(t.Context(), first.number, demand{jobs: true, keys: map[string]bool{"a": true}})
-	if err != nil || !errors.Is(second.err, down) || second.Picture != first.Picture || second.ended.Sub(first.ended) < every {
-		t.Errorf("the second look is %+v, %v", second, err)
-	}
+	testdb.ErrorIf(t, err != nil || !errors.Is(second.err, down) || second.Picture != first.Picture || second.ended.Sub(first.ended) < every,
+		"the second look is %+v, %v", second, err)
 	old := time.Since(second.ended) >= every
 	again, err := s.next(t.Context(), 0, demand{keys: map[string]bool{"a": true}})
 	testdb.ErrorIf(t, err != nil || again != second && !old, "what is there is looked for again: %+v, %v", again, err)
@@ -214,13 +212,11 @@ func TestUnknownTimes(t *testing.T) {
 	for page, show := range map[string]func() ([]section, any){"locks": c.locks, "leases": c.leases} {
 		sections, form := show()
 		written, err := json.Marshal(form)
-		if err != nil || strings.Contains(string(written), "NaN") || !strings.Contains(string(written), `_s":null`) {
-			t.Errorf("the JSON of %s is %s, %v", page, written, err)
-		}
+		testdb.ErrorIf(t, err != nil || strings.Contains(string(written), "NaN") || !strings.Contains(string(written), `_s":null`),
+			"the JSON of %s is %s, %v", page, written, err)
 		for _, cell := range sections[0].Table.Rows[0].Cells {
-			if strings.Contains(cell.Text, "NaN") || strings.Contains(cell.Text, "-9223372036") || strings.Contains(cell.Text, "ago") {
-				t.Errorf("a cell of %s is %q", page, cell.Text)
-			}
+			testdb.ErrorIf(t, strings.Contains(cell.Text, "NaN") || strings.Contains(cell.Text, "-9223372036") || strings.Contains(cell.Text, "ago"),
+				"a cell of %s is %q", page, cell.Text)
 		}
 	}
 }
@@ -265,9 +261,8 @@ func TestOldParts(t *testing.T) {
 			c := &call{Handler: &Handler{}, content: content{Picture: &ops.Picture{Leases: held, Ages: age}}, r: httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil), query: url.Values{"key": {"report"}}}
 			sections, form := p.show(c)
 			written, err := json.Marshal(form)
-			if err != nil || !strings.Contains(string(written), words[1]) || words[0] == "" && strings.Contains(string(written), "_age_s") {
-				t.Errorf("%s has the JSON %s, %v", p.name, written, err)
-			}
+			testdb.ErrorIf(t, err != nil || !strings.Contains(string(written), words[1]) || words[0] == "" && strings.Contains(string(written), "_age_s"),
+				"%s has the JSON %s, %v", p.name, written, err)
 			testdb.ErrorIf(t, strings.Contains(string(written), `"now"`), "%s says when jobs were read that weren't: %s", p.name, written)
 			text := ""
 			for _, s := range sections {

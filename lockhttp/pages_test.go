@@ -307,9 +307,8 @@ func TestServerIsDown(t *testing.T) {
 			w = c.wrap(w)
 		}
 		pages.ServeHTTP(w, r)
-		if answer.Code != c.code || !strings.Contains(answer.Body.String(), c.says) || ctx.Err() != nil {
-			t.Errorf("%s %s is answered with %d, not %d: %s, %v", c.method, c.path, answer.Code, c.code, answer.Body, ctx.Err())
-		}
+		testdb.ErrorIf(t, answer.Code != c.code || !strings.Contains(answer.Body.String(), c.says) || ctx.Err() != nil,
+			"%s %s is answered with %d, not %d: %s, %v", c.method, c.path, answer.Code, c.code, answer.Body, ctx.Err())
 	}
 }
 
@@ -405,9 +404,8 @@ func TestServerGoes(t *testing.T) {
 		}
 		for _, page := range []string{"overview", "locks", "leases", "waits", "queues", "jobs", "leaders", "events", "search", "key"} {
 			code, body, _ := s.get(page + ".json?key=order:42")
-			if code != http.StatusBadGateway || !strings.Contains(body, `"error": "The server doesn't answer. This was seen`) || !strings.Contains(body, `"taken"`) {
-				t.Errorf("the JSON of %s is answered with %d: %s", page, code, body)
-			}
+			testdb.ErrorIf(t, code != http.StatusBadGateway || !strings.Contains(body, `"error": "The server doesn't answer. This was seen`) || !strings.Contains(body, `"taken"`),
+				"the JSON of %s is answered with %d: %s", page, code, body)
 			_, body, _ = s.get(page + "?key=order:42")
 			leasetest.Says(t, page, body, "The server doesn&#39;t answer. This was seen")
 		}

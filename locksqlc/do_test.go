@@ -226,9 +226,7 @@ func TestOptimisticCommitsAndRunsAgain(t *testing.T) {
 					return locksqlc.Run(t.Context(), db.Admin(), []txlock.Key{key}, func(*sql.Tx) error { return nil })
 				}, &sql.TxOptions{Isolation: level})
 				// Every wantFree takes the lock in a transaction that it rolls back.
-				if err != nil || runs != 3 || valueOf(t, db, table) != 1 {
-					t.Errorf("%v: %d runs, value %d: %v", level, runs, valueOf(t, db, table), err)
-				}
+				testdb.ErrorIf(t, err != nil || runs != 3 || valueOf(t, db, table) != 1, "%v: %d runs, value %d: %v", level, runs, valueOf(t, db, table), err)
 				idle(t, pool)
 			}
 		}

@@ -506,9 +506,8 @@ func TestAfterCommitBesideCommit(t *testing.T) {
 			<-begun
 			check(t, tx.Commit())
 			n := <-accepted
-			if !testdb.Await(30*time.Second, func() bool { return len(c) >= n }) || len(c) != n {
-				t.Fatalf("%d functions were called, AfterCommit has accepted %d", len(c), n)
-			}
+			testdb.FatalIf(t, !testdb.Await(30*time.Second, func() bool { return len(c) >= n }) || len(c) != n,
+				"%d functions were called, AfterCommit has accepted %d", len(c), n)
 		}
 	})
 }

@@ -133,9 +133,7 @@ func compare(t *testing.T, plain, guarded []string) {
 	t.Helper()
 	testdb.ErrorIf(t, len(plain) < 4, "the scenario has seen too little: %q", plain)
 	for i := range min(len(plain), len(guarded)) {
-		if plain[i] != guarded[i] {
-			t.Errorf("line %d\nplain:   %.500s\nguarded: %.500s", i, plain[i], guarded[i])
-		}
+		testdb.ErrorIf(t, plain[i] != guarded[i], "line %d\nplain:   %.500s\nguarded: %.500s", i, plain[i], guarded[i])
 	}
 	testdb.ErrorIf(t, len(plain) != len(guarded), "%d lines on the plain pool, %d on the guarded", len(plain), len(guarded))
 }

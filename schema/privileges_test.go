@@ -179,9 +179,8 @@ func TestProceduresOfFile(t *testing.T) {
 	for i := 0; i+1 < len(got); i += 2 {
 		name, ok := strings.CutPrefix(got[i], "DROP PROCEDURE IF EXISTS ")
 		testdb.ErrorIf(t, !ok || !strings.HasPrefix(got[i+1], "CREATE PROCEDURE "+name+"("), "%s is followed by %s", got[i], got[i+1])
-		if strings.Contains(got[i+1], "--") || strings.Contains(got[i+1], "\"") {
-			t.Errorf("%s has a comment, which some tools cut out, or a quote, which the server may read otherwise", name)
-		}
+		testdb.ErrorIf(t, strings.Contains(got[i+1], "--") || strings.Contains(got[i+1], "\""),
+			"%s has a comment, which some tools cut out, or a quote, which the server may read otherwise", name)
 	}
 	rest := string(text)
 	for _, statement := range got {

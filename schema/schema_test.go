@@ -129,9 +129,8 @@ func TestStatements(t *testing.T) {
 	testdb.FatalIf(t, len(got) != 6 || len(got) != len(want), "%d statements, the files have %d", len(got), len(want))
 	for i := range got {
 		leasetest.Equal(t, "a statement", got[i], want[i])
-		if !strings.HasPrefix(got[i], "CREATE TABLE IF NOT EXISTS lockstep_") && !strings.HasPrefix(got[i], "INSERT IGNORE INTO lockstep_") {
-			t.Errorf("statement %d can't be repeated: %s", i, got[i])
-		}
+		testdb.ErrorIf(t, !strings.HasPrefix(got[i], "CREATE TABLE IF NOT EXISTS lockstep_") && !strings.HasPrefix(got[i], "INSERT IGNORE INTO lockstep_"),
+			"statement %d can't be repeated: %s", i, got[i])
 	}
 }
 
@@ -267,9 +266,8 @@ func TestCheckFindsGroupReplication(t *testing.T) {
 	good.cluster = []driver.Value{"group_replication_single_primary_mode", "OFF"}
 	err := play(t, good.steps())
 	demand(t, err, schema.ErrMultiPrimary, "group_replication_single_primary_mode is OFF", "one node")
-	if !schema.Advisory(err) || !schema.Advisory(fmt.Errorf("start: %w", err)) || schema.Advisory(errors.Join(err, errCold)) || schema.Advisory(nil) {
-		t.Errorf("what is advice? %v", err)
-	}
+	testdb.ErrorIf(t, !schema.Advisory(err) || !schema.Advisory(fmt.Errorf("start: %w", err)) || schema.Advisory(errors.Join(err, errCold)) || schema.Advisory(nil),
+		"what is advice? %v", err)
 }
 
 // TestCheckFindsOldServer plays servers of many versions.

@@ -179,9 +179,7 @@ func linearizable(t *testing.T, history []porcupine.Operation, most int) bool {
 		history[i].Input = c
 	}
 	result := linear.Check(history, most, 20*time.Second)
-	if result == porcupine.Unknown {
-		t.Fatalf("a history of %d calls took too long to check", len(history))
-	}
+	testdb.FatalIf(t, result == porcupine.Unknown, "a history of %d calls took too long to check", len(history))
 	return result == porcupine.Ok
 }
 

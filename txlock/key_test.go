@@ -307,9 +307,8 @@ func FuzzKeyOnServers(f *testing.F) {
 			var slot uint16
 			var kept string
 			err := pool.QueryRowContext(t.Context(), "SELECT name, CRC32(name) % 65536 FROM lockstep_locks WHERE name = ?", []byte(name)).Scan(&kept, &slot)
-			if err != nil || kept != name || slot != key.Slot() {
-				t.Errorf("%s keeps %q as %q in slot %d, want %d: %v", engine, name, kept, slot, key.Slot(), err)
-			}
+			testdb.ErrorIf(t, err != nil || kept != name || slot != key.Slot(),
+				"%s keeps %q as %q in slot %d, want %d: %v", engine, name, kept, slot, key.Slot(), err)
 		}
 	})
 }

@@ -95,9 +95,8 @@ func TestFrontRefuses(t *testing.T) {
 	w.lockgen(1, []string{"lockgen: open", output}, "-front", readOnly(t))
 	w.write(filepath.Join(w.dir, output), own)
 	w.lockgen(1, []string{filepath.Join(w.dir, output) + " is not written by lockgen"})
-	if w.read(filepath.Join(w.root, "mine", output)) != own || w.read(filepath.Join(w.dir, output)) != own {
-		t.Error("the file of somebody else is another one now")
-	}
+	testdb.ErrorIf(t, w.read(filepath.Join(w.root, "mine", output)) != own || w.read(filepath.Join(w.dir, output)) != own,
+		"the file of somebody else is another one now")
 	must(t, os.Remove(filepath.Join(w.dir, output)))
 	w.write(filepath.Join(w.dir, "mine.go"), "package hidden\n\ntype Locked struct{}\n")
 	w.lockgen(1, []string{"mine.go:3: lockgen needs the name Locked itself"})

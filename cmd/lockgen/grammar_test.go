@@ -459,9 +459,8 @@ func acceptedWrites(t *testing.T, engine testdb.Engine) {
 		}
 		changed++
 		kinds[strings.Fields(sent)[0]]++
-		if len(wrong) > 0 {
-			t.Errorf("LOCKSTEP_SEED=%d, statement %d: %q of %v has changed %v under the locks %v", seed, n, sent, args, wrong, slices.Sorted(maps.Keys(keys)))
-		}
+		testdb.ErrorIf(t, len(wrong) > 0,
+			"LOCKSTEP_SEED=%d, statement %d: %q of %v has changed %v under the locks %v", seed, n, sent, args, wrong, slices.Sorted(maps.Keys(keys)))
 	}
 	t.Logf("%d accepted, %d times rows were changed: %v", accepted, changed, kinds)
 	testdb.ErrorIf(t, len(kinds) < 4 || changed < 100, "too few statements were accepted to show anything")

@@ -149,12 +149,10 @@ func TestUnproven(t *testing.T) {
 		{"", "WITH c AS (SELECT id, COUNT(*) OVER (PARTITION BY code) k FROM free) SELECT CASE WHEN k BETWEEN 1 AND 2 THEN NOW() - INTERVAL 1 DAY END, TRIM(LEADING 'x' FROM 'y') FROM c GROUP BY 1 HAVING MAX(k) LIKE '3' ORDER BY 1 LIMIT 2 FOR UPDATE", passes},
 	} {
 		said := verdict(t, c.locks, c.sql)
-		if c.want == passes && said != "" || !strings.Contains(said, c.want) {
-			t.Errorf("%s under %q: lockgen says:\n%s\nwant:\n%s", c.sql, c.locks, said, c.want)
-		}
-		if said != "" && !strings.Contains(said, "because") && !strings.Contains(said, "must be the key") {
-			t.Errorf("%s: lockgen doesn't say how to go on: %s", c.sql, said)
-		}
+		testdb.ErrorIf(t, c.want == passes && said != "" || !strings.Contains(said, c.want),
+			"%s under %q: lockgen says:\n%s\nwant:\n%s", c.sql, c.locks, said, c.want)
+		testdb.ErrorIf(t, said != "" && !strings.Contains(said, "because") && !strings.Contains(said, "must be the key"),
+			"%s: lockgen doesn't say how to go on: %s", c.sql, said)
 	}
 }
 
@@ -314,9 +312,8 @@ func TestCollations(t *testing.T) {
 	} {
 		schema := leasetest.Got(schemaOf(t, c.schema))(t)
 		err := schema.tables["t"].columns["k"].compares(c.fold)
-		if c.want == asBytes && err != nil || c.want != asBytes && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
+		testdb.ErrorIf(t, c.want == asBytes && err != nil || c.want != asBytes && (err == nil || !strings.Contains(err.Error(), c.want)),
+			"%s: %v, want %q", name, err, c.want)
 	}
 }
 

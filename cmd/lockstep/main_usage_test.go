@@ -143,9 +143,8 @@ func TestNodes(t *testing.T) {
 			testdb.ErrorIf(t, f.State != ops.OK || !strings.Contains(f.Text, "s ahead of the server, give or take"), "node %d: %+v", i+1, f)
 		}
 		away := findings[fmt.Sprintf("clock of node %d", len(testdb.Engines())+1)]
-		if away.State != ops.Error || !strings.Contains(away.Text, "refused") || !strings.Contains(away.Fix, "see that the node runs") {
-			t.Errorf("the node that is away: %+v", away)
-		}
+		testdb.ErrorIf(t, away.State != ops.Error || !strings.Contains(away.Text, "refused") || !strings.Contains(away.Fix, "see that the node runs"),
+			"the node that is away: %+v", away)
 	})
 }
 
@@ -171,9 +170,8 @@ func TestServerErrors(t *testing.T) {
 				c.change(config)
 			})
 			output, code := s.call(c.args...)
-			if code != trouble || !strings.Contains(output, c.says) || strings.Contains(output, "Error 1") || strings.Contains(output, op.password) {
-				t.Errorf("%s: lockstep %v returns %d, and prints:\n%s", c.name, c.args, code, output)
-			}
+			testdb.ErrorIf(t, code != trouble || !strings.Contains(output, c.says) || strings.Contains(output, "Error 1") || strings.Contains(output, op.password),
+				"%s: lockstep %v returns %d, and prints:\n%s", c.name, c.args, code, output)
 		}
 	})
 }
@@ -225,13 +223,10 @@ func TestUnseenWaiters(t *testing.T) {
 				s.answer(done, &leases, "leases")
 				return i < len(missing) || leases.Leases[0].Waiters == 1
 			}
-			if !testdb.Await(time.Minute, sees) {
-				t.Errorf("with all privileges the lease has %d waiters", leases.Leases[0].Waiters)
-			}
+			testdb.ErrorIf(t, !testdb.Await(time.Minute, sees), "with all privileges the lease has %d waiters", leases.Leases[0].Waiters)
 			told := strings.Contains(text, "Not seen: ") && slices.ContainsFunc(leases.Gaps, func(g ops.Gap) bool { return g.Denied && g.Hides })
-			if told != (i < len(missing)) || told != strings.Contains(text, "GRANT") {
-				t.Errorf("with %v leases says %v, and prints:\n%s", missing[:i], leases.Gaps, text)
-			}
+			testdb.ErrorIf(t, told != (i < len(missing)) || told != strings.Contains(text, "GRANT"),
+				"with %v leases says %v, and prints:\n%s", missing[:i], leases.Gaps, text)
 			text, _ = s.call("leases", "--json")
 			testdb.ErrorIf(t, strings.Contains(text, `"waiters": null`) != told, "with %v leases prints:\n%s", missing[:i], text)
 			if i < len(missing) {
@@ -299,9 +294,8 @@ func TestDoneInPart(t *testing.T) {
 		op.change(grant, need{"DELETE", "locks"})
 		op.change(grant, need{"DELETE", "leases"})
 		s.answer(declined, &removed, purge...)
-		if len(removed.Removed) != 2 || removed.Removed["locks"] != 1 || removed.Removed["leases"] != 1 {
-			t.Errorf("purge that is refused has answered %v", removed)
-		}
+		testdb.ErrorIf(t, len(removed.Removed) != 2 || removed.Removed["locks"] != 1 || removed.Removed["leases"] != 1,
+			"purge that is refused has answered %v", removed)
 		s.unused()
 		told, _ := s.call(purge...)
 		leasetest.Says(t, "purge", told, "Removed 1 rows of locks, 1 of leases, 0 of Once, 0 of jobs.", "DELETE ON ")
@@ -321,14 +315,12 @@ func TestDoneInPart(t *testing.T) {
 		fresh.answer(declined, &installed, "install", "--views", "--yes", "--json")
 		testdb.ErrorIf(t, len(installed.Tables) != 5 || len(installed.Views) > 0, "install that is refused has answered %+v", installed)
 		output, code := fresh.call("install", "--views", "--yes")
-		if leasetest.Says(t, "install", output, "There are 5 tables, 0 views and ", "GRANT CREATE VIEW"); code != declined || strings.Contains(output, "Installed.") {
-			t.Errorf("install that is refused returns %d, and prints:\n%s", code, output)
-		}
+		leasetest.Says(t, "install", output, "There are 5 tables, 0 views and ", "GRANT CREATE VIEW")
+		testdb.ErrorIf(t, code != declined || strings.Contains(output, "Installed."), "install that is refused returns %d, and prints:\n%s", code, output)
 		fresh.dsn = fresh.db.AdminDSN()
 		fresh.answer(done, &installed, "install", "--views", "--yes")
-		if len(installed.Tables) != 5 || len(installed.Views) != 2 || (len(installed.Procedures) > 0) != (s.db.Engine() == testdb.MySQL) {
-			t.Errorf("install has answered %+v", installed)
-		}
+		testdb.ErrorIf(t, len(installed.Tables) != 5 || len(installed.Views) != 2 || (len(installed.Procedures) > 0) != (s.db.Engine() == testdb.MySQL),
+			"install has answered %+v", installed)
 	})
 }
 
@@ -362,9 +354,8 @@ func TestAlikeKeys(t *testing.T) {
 			s.answer(done, &asked, "ask", name, "--yes")
 			var released releasedForm
 			s.answer(done, &released, "release", name, "--yes")
-			if found.Key != key || len(found.Leases) != 1 || asked.Key != key || len(asked.Leases) != 1 || released.Key != key || len(released.Leases) != 1 {
-				t.Errorf("show %s has found %+v, ask has answered %+v, and release %+v", name, found, asked, released)
-			}
+			testdb.ErrorIf(t, found.Key != key || len(found.Leases) != 1 || asked.Key != key || len(asked.Leases) != 1 || released.Key != key || len(released.Leases) != 1,
+				"show %s has found %+v, ask has answered %+v, and release %+v", name, found, asked, released)
 		}
 		output, code := s.call("leases")
 		testdb.ErrorIf(t, code != done || strings.Contains(output, "tab"), "afterwards are held:\n%s", output)
@@ -390,9 +381,8 @@ func TestManyOnce(t *testing.T) {
 			var once onceForm
 			s.answer(done, &once, "once", "done:", "--most", most)
 			output, _ := s.call("once", "done:", "--most", most)
-			if once.More != more || strings.Contains(output, "There are more") != more || len(once.Once) > 3 || len(once.Once) != strings.Count(output, " done ") {
-				t.Errorf("once --most %s has answered %+v, and prints:\n%s", most, once, output)
-			}
+			testdb.ErrorIf(t, once.More != more || strings.Contains(output, "There are more") != more || len(once.Once) > 3 || len(once.Once) != strings.Count(output, " done "),
+				"once --most %s has answered %+v, and prints:\n%s", most, once, output)
 		}
 	})
 }
@@ -465,8 +455,7 @@ func TestPurgeOfMany(t *testing.T) {
 			test.removes = test.removes[1:]
 			return n, ctx.Err()
 		})
-		if total != test.total || said.String() != test.lines || errors.Is(err, context.DeadlineExceeded) != test.stuck {
-			t.Errorf("%d rows are removed, %v, and it says:\n%s\nwant %d and\n%s", total, err, &said, test.total, test.lines)
-		}
+		testdb.ErrorIf(t, total != test.total || said.String() != test.lines || errors.Is(err, context.DeadlineExceeded) != test.stuck,
+			"%d rows are removed, %v, and it says:\n%s\nwant %d and\n%s", total, err, &said, test.total, test.lines)
 	}
 }

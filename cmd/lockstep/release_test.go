@@ -122,9 +122,7 @@ func TestReleaseLeavesWaiters(t *testing.T) {
 		}
 		var released releasedForm
 		s.answer(done, &released, "release", "report", "--yes")
-		if len(released.Leases) != 1 || released.Leases[0].Owner != "web-1/4711" || len(released.Locks) != 0 {
-			t.Errorf("release has answered %+v", released)
-		}
+		testdb.ErrorIf(t, len(released.Leases) != 1 || released.Leases[0].Owner != "web-1/4711" || len(released.Locks) != 0, "release has answered %+v", released)
 		s.must(<-granted)
 	})
 }
@@ -218,9 +216,8 @@ func TestReleaseOfTheNextLease(t *testing.T) {
 				l = next
 				return "yes\n"
 			}), &out, &out)
-			if code != nothing || l.Renew(s.ctx) != nil || isAsked(l) {
-				t.Errorf("%s returns %d, prints:\n%s\nand then the lease has the error %v, asked: %t", command, code, out.String(), l.Err(), isAsked(l))
-			}
+			testdb.ErrorIf(t, code != nothing || l.Renew(s.ctx) != nil || isAsked(l),
+				"%s returns %d, prints:\n%s\nand then the lease has the error %v, asked: %t", command, code, out.String(), l.Err(), isAsked(l))
 			s.must(l.Release(s.ctx))
 		}
 
@@ -249,9 +246,7 @@ func TestReleaseOfTheNextLease(t *testing.T) {
 		testdb.ErrorIf(t, len(released.Leases) != 1 || released.Leases[0].Kind != "reader", "release of the readers has answered %+v", released)
 		s.must(<-writing)
 		s.must(writer.Renew(s.ctx))
-		if isAsked(writer) || len(asked.Leases) != 1 {
-			t.Errorf("ask of the readers has answered %+v, and the writer is asked: %t", asked, isAsked(writer))
-		}
+		testdb.ErrorIf(t, isAsked(writer) || len(asked.Leases) != 1, "ask of the readers has answered %+v, and the writer is asked: %t", asked, isAsked(writer))
 		_ = reader.Release(s.ctx) // it was taken
 
 		_, scope := s.begin()
@@ -286,9 +281,8 @@ func TestJobs(t *testing.T) {
 			n := utf8.RuneCountInString(strings.TrimRight(line, "\n"))
 			testdb.ErrorIf(t, n > 80, "a line has %d columns: %s", n, line)
 		}
-		if code != done || !strings.Contains(output, "reports:of-all-br...") || !strings.Contains(output, "failed 12s ago: no") || !strings.Contains(output, "nightly") {
-			t.Errorf("jobs returns %d and prints:\n%s", code, output)
-		}
+		testdb.ErrorIf(t, code != done || !strings.Contains(output, "reports:of-all-br...") || !strings.Contains(output, "failed 12s ago: no") || !strings.Contains(output, "nightly"),
+			"jobs returns %d and prints:\n%s", code, output)
 		var shows jobForm
 		output, code = s.call("jobs", "show", name, "--json")
 		if code != done || json.Unmarshal([]byte(output), &shows) != nil || shows.Job.Failing != 1 || len(shows.Runs) != 1 || shows.Runs[0].Outcome != "failed" || shows.Now.IsZero() {

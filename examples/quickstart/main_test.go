@@ -23,9 +23,8 @@ func TestDemo(t *testing.T) {
 		testdb.FatalIf(t, len(results) != len(ways), "%d results, want %d", len(results), len(ways))
 		for i, r := range results {
 			testdb.ErrorIf(t, r.engine != s.engine || r.way.name != ways[i].name, "result %d is of %s, %s", i, r.engine, r.way.name)
-			if int64(len(r.latencies)) != r.sold || r.took <= 0 || r.latency(0.5) > r.latency(0.99) {
-				t.Errorf("%s: %d latencies of %d sales", r.way.name, len(r.latencies), r.sold)
-			}
+			testdb.ErrorIf(t, int64(len(r.latencies)) != r.sold || r.took <= 0 || r.latency(0.5) > r.latency(0.99),
+				"%s: %d latencies of %d sales", r.way.name, len(r.latencies), r.sold)
 			if !r.way.locked {
 				testdb.ErrorIf(t, r.oversold == 0 && r.lost == 0, "%s: nothing was oversold or lost", r.way.name)
 				continue

@@ -67,9 +67,8 @@ func TestInterpret(t *testing.T) {
 			got := Interpret(answered(number))
 			testdb.ErrorIf(t, !errors.Is(got.Sentinel, c.sentinel) || got.Gone != c.gone || got.OnTimeout != c.onTimeout, "%d means %+v, want %+v", number, got, c)
 			outside, known := Explain("acquire", answered(number)), c.sentinel == nil || errors.Is(c.sentinel, ErrTxDoomed)
-			if !known && !errors.Is(outside, c.sentinel) || errors.Is(outside, ErrTxDoomed) || !strings.HasPrefix(outside.Error(), "acquire: ") {
-				t.Errorf("%d is explained outside of transactions as %v", number, outside)
-			}
+			testdb.ErrorIf(t, !known && !errors.Is(outside, c.sentinel) || errors.Is(outside, ErrTxDoomed) || !strings.HasPrefix(outside.Error(), "acquire: "),
+				"%d is explained outside of transactions as %v", number, outside)
 			inside := Explain("acquire", fmt.Errorf("%w: %w", ErrTxDoomed, answered(number)))
 			testdb.ErrorIf(t, !errors.Is(inside, ErrTxDoomed), "%d is explained in one as %v", number, inside)
 			for _, rollbackOnTimeout := range []bool{false, true} {
@@ -262,9 +261,8 @@ func TestOutcome(t *testing.T) {
 	for _, err := range []error{answered(1317), &mysql.MySQLError{Number: 1317, Message: "transaction 7: ended at 12:00 (transaction committed)"}, answered(1053), answered(1927), answered(3101), answered(3100), answered(1180), answered(1047), answered(4711),
 		mysql.ErrInvalidConn, driver.ErrBadConn, errors.Join(context.Canceled, mysql.ErrInvalidConn), errors.New("of a wrapper")} {
 		got := Outcome(err)
-		if !errors.Is(got, ErrUnknownOutcome) || !errors.Is(got, err) || errors.Is(got, ErrTxDoomed) || Retryable(got) || !Unknown(got) {
-			t.Errorf("%v became %v", err, got)
-		}
+		testdb.ErrorIf(t, !errors.Is(got, ErrUnknownOutcome) || !errors.Is(got, err) || errors.Is(got, ErrTxDoomed) || Retryable(got) || !Unknown(got),
+			"%v became %v", err, got)
 		of := Of("commit", got, session.Server{RollbackOnTimeout: true})
 		if !errors.Is(of, ErrUnknownOutcome) || errors.Is(of, ErrTxDoomed) || Retryable(of) || Outcome(got) != got { //nolint:errorlint // unchanged
 			t.Errorf("%v is said as %v", err, of)

@@ -342,9 +342,8 @@ func TestCommitWithALock(t *testing.T) {
 		testdb.ErrorIf(t, errors.Is(c.want, fault.ErrTxDoomed) && !fault.Retryable(cmp.Or(err, txState.Err())),
 			"%s: %v; the state has %v, which can't be run again", c.name, err, txState.Err())
 		unknown := c.want != nil && errors.Is(c.want, fault.ErrUnknownOutcome)
-		if errors.Is(err, fault.ErrUnknownOutcome) != unknown || errors.Is(txState.Err(), fault.ErrUnknownOutcome) != unknown || txState.Finished() != c.committed {
-			t.Errorf("%s: %v; the state has %v, finished %t", c.name, err, txState.Err(), txState.Finished())
-		}
+		testdb.ErrorIf(t, errors.Is(err, fault.ErrUnknownOutcome) != unknown || errors.Is(txState.Err(), fault.ErrUnknownOutcome) != unknown || txState.Finished() != c.committed,
+			"%s: %v; the state has %v, finished %t", c.name, err, txState.Err(), txState.Finished())
 		if c.committed || unknown {
 			_, err := tx.ExecContext(t.Context(), "INSERT")
 			testdb.ErrorIf(t, err == nil || base.has("INSERT"), "%s: the next statement: %v", c.name, err)

@@ -252,9 +252,8 @@ func TestLostConnectionIsKilledOnce(t *testing.T) {
 		base.will("UPDATE", errDead)
 		tx := begin(t, pool)
 		txState, guarded, _ := Ask(t.Context(), tx)
-		if !guarded || txState.Server().Session != 1 || !txState.Server().Compound || txState.Server().Name != "host/3306/shop" {
-			t.Fatalf("%s: the state is %t, %+v", name, guarded, txState.Server())
-		}
+		testdb.FatalIf(t, !guarded || txState.Server().Session != 1 || !txState.Server().Compound || txState.Server().Name != "host/3306/shop",
+			"%s: the state is %t, %+v", name, guarded, txState.Server())
 		if c.other != nil {
 			c.other(base)
 			joined(t, tx)

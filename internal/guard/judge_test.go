@@ -209,9 +209,7 @@ func TestSavepoints(t *testing.T) {
 			}
 		}
 		for lock, stamp := range stamps {
-			if s.stands(stamp) == strings.Contains(c.gone, lock) {
-				t.Errorf("%s: lock %s stands: %t: %+v", c.name, lock, s.stands(stamp), s)
-			}
+			testdb.ErrorIf(t, s.stands(stamp) == strings.Contains(c.gone, lock), "%s: lock %s stands: %t: %+v", c.name, lock, s.stands(stamp), s)
 		}
 	}
 }
@@ -236,9 +234,7 @@ func TestSavepointsStaySmall(t *testing.T) {
 	}
 	testdb.ErrorIf(t, len(s.marks) > 3 || len(s.undone) > 1, "%d savepoints and %d spans are kept", len(s.marks), len(s.undone))
 	s.rollBackTo("outer")
-	if len(s.undone) != 1 || !s.stands(1) {
-		t.Errorf("after the outer one: %d spans, the first lock stands: %t", len(s.undone), s.stands(1))
-	}
+	testdb.ErrorIf(t, len(s.undone) != 1 || !s.stands(1), "after the outer one: %d spans, the first lock stands: %t", len(s.undone), s.stands(1))
 }
 
 // TestJudgeWrites judges what may be the last statement of a transaction.

@@ -54,9 +54,8 @@ func TestStoredValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := decode[Answer](result)
-	if err != nil || got.Status != 201 || len(got.Header["A"]) != 2 || string(got.Header["A"][1]) != "\xe9" || string(got.Body) != "\xff\x00" {
-		t.Errorf("%+v, %v", got, err)
-	}
+	testdb.ErrorIf(t, err != nil || got.Status != 201 || len(got.Header["A"]) != 2 || string(got.Header["A"][1]) != "\xe9" || string(got.Body) != "\xff\x00",
+		"%+v, %v", got, err)
 	for what, result := range map[string][]byte{"nothing": nil, "no JSON": []byte("-"), "another type": []byte(`{"type":"int","value":1}`), "no answer": []byte(`{"type":"idempotent.Answer","value":1}`)} {
 		_, err := decode[Answer](result)
 		testdb.ErrorIf(t, err == nil, "%s is an answer", what)

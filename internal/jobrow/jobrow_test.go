@@ -71,9 +71,7 @@ func TestPush(t *testing.T) {
 	for range MaxKept {
 		all = Push(all, long.Line(), MaxKept)
 	}
-	if len(all) != maxSize || len(Runs(all)) < 30 {
-		t.Errorf("%d bytes, %d runs", len(all), len(Runs(all)))
-	}
+	testdb.ErrorIf(t, len(all) != maxSize || len(Runs(all)) < 30, "%d bytes, %d runs", len(all), len(Runs(all)))
 }
 
 // TestSince leaves out runs of before.

@@ -72,9 +72,8 @@ func want(t *testing.T, what string, err, wanted error) {
 func TestQueue(t *testing.T) {
 	in(t, func(t *testing.T, db *db) {
 		a, b, c, d := db.Begin(1), db.Begin(2), db.Begin(3), db.Begin(4)
-		if !a.TryLock("k", true) || !b.TryLock("k", true) || !a.TryLock("k", true) || c.TryLock("k", false) || c.Free("k") || !c.Free("other") {
-			t.Error("a row is not shared as it should be")
-		}
+		testdb.ErrorIf(t, !a.TryLock("k", true) || !b.TryLock("k", true) || !a.TryLock("k", true) || c.TryLock("k", false) || c.Free("k") || !c.Free("other"),
+			"a row is not shared as it should be")
 		writer := waiting(t, db, c, "k", false, 0)
 		reader := waiting(t, db, d, "k", true, 0) // behind the writer
 		a.End(errKilled)

@@ -61,9 +61,8 @@ func TestManyLeases(t *testing.T) {
 				slices.ContainsFunc(p.Leases, func(l ops.Lease) bool { return l.Kind == "waiter" })
 		}
 		p, all := look()
-		if len(p.Leases) != n+2 || p.LeasesAge != 0 || !waits(p) || all < n {
-			t.Fatalf("the first look shows %d leases, %v old, a waiter %v, and reads %d rows", len(p.Leases), p.LeasesAge, waits(p), all)
-		}
+		testdb.FatalIf(t, len(p.Leases) != n+2 || p.LeasesAge != 0 || !waits(p) || all < n,
+			"the first look shows %d leases, %v old, a waiter %v, and reads %d rows", len(p.Leases), p.LeasesAge, waits(p), all)
 		leave()
 		changed, shown := false, false // two leases, and whether they were read since
 		read := p.Taken
@@ -434,9 +433,8 @@ func TestReaders(t *testing.T) {
 		waiting(t, db, pool, key)
 		p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 2 && len(p.Waits) == 1 })
 		for _, l := range p.Locks {
-			if l.Mode != ops.Shared || l.Key != key.String() || l.Waiters != 1 || l.Unsure != (db.Engine() == testdb.MariaDB) || l.Endable() == l.Unsure {
-				t.Errorf("a reader's lock is %#v", l)
-			}
+			testdb.ErrorIf(t, l.Mode != ops.Shared || l.Key != key.String() || l.Waiters != 1 || l.Unsure != (db.Engine() == testdb.MariaDB) || l.Endable() == l.Unsure,
+				"a reader's lock is %#v", l)
 		}
 	})
 }

@@ -56,9 +56,8 @@ func TestDirtyReads(t *testing.T) {
 		room := ops.New(open(t, db, db.Engine().LevelVariable(), "'READ-UNCOMMITTED'"))
 		p := leasetest.Got(room.Look(t.Context()))(t)
 		all := leasetest.Got(room.OnceOf(t.Context(), "once"))(t)
-		if len(p.Locks) != 1 || len(all) != 1 || !all[0].Open || p.Locks[0].Session == 0 || p.Locks[0].Since.IsZero() {
-			t.Errorf("the locks are %+v, the keys of Once %+v", p.Locks, all)
-		}
+		testdb.ErrorIf(t, len(p.Locks) != 1 || len(all) != 1 || !all[0].Open || p.Locks[0].Session == 0 || p.Locks[0].Since.IsZero(),
+			"the locks are %+v, the keys of Once %+v", p.Locks, all)
 	})
 }
 
@@ -155,9 +154,8 @@ func beyondUTF8MB3(t *testing.T, db *testdb.DB) {
 	}
 	testdb.ErrorIf(t, slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool { return g.Hides }), "not seen is %v", p.Gaps)
 	tree := p.Tree()
-	if len(tree) != 1 || tree[0].Kind != ops.Other || flat(tree) != fmt.Sprintf("[%d](%d hot[%[2]d](%d ))", root, middle, third) {
-		t.Errorf("the tree is %s", flat(tree))
-	}
+	testdb.ErrorIf(t, len(tree) != 1 || tree[0].Kind != ops.Other || flat(tree) != fmt.Sprintf("[%d](%d hot[%[2]d](%d ))", root, middle, third),
+		"the tree is %s", flat(tree))
 	for _, w := range p.Waits {
 		s := p.Sessions[w.Session]
 		testdb.ErrorIf(t, !s.InTx || s.TxAge < w.For-1 || s.TxAge > w.For+30, "session %d waits %s in a transaction of %s", w.Session, w.For, s.TxAge)
@@ -202,9 +200,8 @@ func TestUnknownTransactions(t *testing.T) {
 		p := lookUntil(t, ops.New(pool), func(p *ops.Picture) bool { return len(p.Locks) == 1 })
 		s := p.Sessions[uint64(testdb.ConnID(t, tx))]
 		text := leasetest.Got(json.Marshal(s))(t)
-		if !s.InTx || s.Age() != "-" || !strings.Contains(string(text), `"transaction_s":null`) || !p.Locks[0].Held.Known() {
-			t.Errorf("without PROCESS the session is %s, and the lock %#v", text, p.Locks[0])
-		}
+		testdb.ErrorIf(t, !s.InTx || s.Age() != "-" || !strings.Contains(string(text), `"transaction_s":null`) || !p.Locks[0].Held.Known(),
+			"without PROCESS the session is %s, and the lock %#v", text, p.Locks[0])
 		if db.Engine() == testdb.MySQL { // an account that reads its locks, and not its transactions
 			scope := begin(t, pool)
 			must(t, txlock.Ensure(t.Context(), pool, txlock.Named("shared")))

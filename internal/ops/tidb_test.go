@@ -19,7 +19,6 @@ func TestTiDB(t *testing.T) {
 	}
 	i := slices.IndexFunc(found, func(f ops.Finding) bool { return f.State == ops.Error })
 	testdb.ErrorIf(t, i >= 0, "%+v", found)
-	if !slices.ContainsFunc(found, func(f ops.Finding) bool { return f.Name == "sight" && f.State == ops.Warn }) {
-		t.Errorf("it doesn't say what can't be seen: %+v", found)
-	}
+	testdb.ErrorIf(t, !slices.ContainsFunc(found, func(f ops.Finding) bool { return f.Name == "sight" && f.State == ops.Warn }),
+		"it doesn't say what can't be seen: %+v", found)
 }

@@ -230,9 +230,8 @@ func TestCheck(t *testing.T) {
 		v := (&verdict{}).check(s.ops, s.data)
 		found, want := v.sorts(), slices.Sorted(slices.Values(c.finds))
 		testdb.ErrorIf(t, !slices.Equal(found, want), "%s: found %q, want %q: %v", name, found, want, v.violations)
-		if (v.overlaps > 0) != slices.Contains(found, overlap) || (v.lostUpdates > 0) != slices.Contains(found, lostUpdate) {
-			t.Errorf("%s: %d overlaps and %d lost updates, found %q", name, v.overlaps, v.lostUpdates, found)
-		}
+		testdb.ErrorIf(t, (v.overlaps > 0) != slices.Contains(found, overlap) || (v.lostUpdates > 0) != slices.Contains(found, lostUpdate),
+			"%s: %d overlaps and %d lost updates, found %q", name, v.overlaps, v.lostUpdates, found)
 	}
 }
 
@@ -245,9 +244,8 @@ func TestSchedule(t *testing.T) {
 	other.seed = 2
 	for i, lane := range lanes {
 		faults := schedule(o, uint64(i), lane)
-		if !slices.Equal(faults, schedule(o, uint64(i), lane)) || slices.Equal(faults, schedule(other, uint64(i), lane)) {
-			t.Errorf("lane %d: the same seed gives other faults, or another the same", i)
-		}
+		testdb.ErrorIf(t, !slices.Equal(faults, schedule(o, uint64(i), lane)) || slices.Equal(faults, schedule(other, uint64(i), lane)),
+			"lane %d: the same seed gives other faults, or another the same", i)
 		end := time.Duration(0)
 		for _, f := range faults {
 			testdb.ErrorIf(t, f.at < end || f.at+f.lasts > o.duration || f.client < 0 || f.client >= o.perSite, "lane %d: %+v after %v", i, f, end)

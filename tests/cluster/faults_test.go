@@ -483,9 +483,8 @@ func TestSales(t *testing.T) {
 		for _, node := range nodes {
 			var n int64
 			check(t, caughtUp(t, db.At(t, node)).QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = 1").Scan(&n))
-			if n < sold.Load() || n > sold.Load()+unknown.Load() || n == 0 {
-				t.Errorf("%d were sold, %d acknowledged, of %d nobody knows", n, sold.Load(), unknown.Load())
-			}
+			testdb.ErrorIf(t, n < sold.Load() || n > sold.Load()+unknown.Load() || n == 0,
+				"%d were sold, %d acknowledged, of %d nobody knows", n, sold.Load(), unknown.Load())
 		}
 	})
 }

@@ -331,9 +331,8 @@ func TestEffects(t *testing.T) {
 				var rows, different, last int
 				check(t, here.QueryRow("SELECT COUNT(*), COUNT(DISTINCT n), COALESCE(MAX(n), -1) FROM "+table+" WHERE kind = ?", kind).Scan(&rows, &different, &last))
 				told := max(answered[k], answered[len(kinds)+k], answered[2*len(kinds)+k])
-				if rows != different || different != last+1 || rows < told || told == 0 {
-					t.Errorf("%s on node %d: %d effects of %d numbers up to %d, and %d were answered, want one effect of each", kind, i, rows, different, last, told)
-				}
+				testdb.ErrorIf(t, rows != different || different != last+1 || rows < told || told == 0,
+					"%s on node %d: %d effects of %d numbers up to %d, and %d were answered, want one effect of each", kind, i, rows, different, last, told)
 			}
 		}
 		t.Logf("errors %v", refused.Errors())

@@ -60,9 +60,8 @@ func splits(t *testing.T, db *testdb.DB, r *proxies.Router) {
 	check(t, err)
 	var primary int
 	check(t, db.Admin().QueryRow(where).Scan(&primary))
-	if outside == primary || inside != primary {
-		t.Errorf("reads are on port %d outside of a transaction and %d in one, the primary has %d", outside, inside, primary)
-	}
+	testdb.ErrorIf(t, outside == primary || inside != primary,
+		"reads are on port %d outside of a transaction and %d in one, the primary has %d", outside, inside, primary)
 	if err := schema.Check(t.Context(), pool); !errors.Is(err, schema.ErrProxy) {
 		t.Errorf("Check: %v, want ErrProxy", err)
 	} else {

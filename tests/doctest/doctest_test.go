@@ -154,9 +154,8 @@ func TestPins(t *testing.T) {
 		leasetest.Wants(t, tutorial.document, err, nil)
 		for _, b := range blocks {
 			for word := range strings.FieldsSeq(b.text) {
-				if b.has("installs") && strings.Contains(word, "@") && !strings.Contains(string(makefile), word) {
-					t.Errorf("%s:%d: the Makefile has another version than %s", tutorial.document, b.line, word)
-				}
+				testdb.ErrorIf(t, b.has("installs") && strings.Contains(word, "@") && !strings.Contains(string(makefile), word),
+					"%s:%d: the Makefile has another version than %s", tutorial.document, b.line, word)
 			}
 		}
 	}

@@ -203,9 +203,8 @@ func TestScreenshots(t *testing.T) {
 		s.becomes(shot.shows, "Live")
 		picture := browser.Get(s.tab, s.T, chromedp.FullScreenshot(100))
 		config := leasetest.Got(png.DecodeConfig(bytes.NewReader(picture)))(s)
-		if int64(config.Width) != shot.width || int64(config.Height) < shot.height/2 || len(picture) > 300_000 {
-			t.Errorf("%s has %d by %d pixels, and %d bytes", shot.name, config.Width, config.Height, len(picture))
-		}
+		testdb.ErrorIf(t, int64(config.Width) != shot.width || int64(config.Height) < shot.height/2 || len(picture) > 300_000,
+			"%s has %d by %d pixels, and %d bytes", shot.name, config.Width, config.Height, len(picture))
 		if *update {
 			s.must(os.WriteFile(filepath.Join("..", "..", "docs", "lockhttp-"+shot.name+".png"), picture, 0o644))
 		}
@@ -252,9 +251,8 @@ func TestPagesInBrowser(t *testing.T) {
 				}
 				wrong := eval[[]string](s, `[...document.querySelectorAll("table")].filter(t => !t.caption || [...t.rows].some(r => !r.querySelector("th[scope]"))).map(t => t.outerHTML)`)
 				testdb.ErrorIf(t, len(wrong) > 0, "%q has tables without a caption or headers: %s", page, wrong)
-				if eval[string](s, "document.title") == "owned" || eval[bool](s, `!!document.querySelector("#live script, #live img")`) {
-					t.Errorf("on %q a key is a script", page)
-				}
+				testdb.ErrorIf(t, eval[string](s, "document.title") == "owned" || eval[bool](s, `!!document.querySelector("#live script, #live img")`),
+					"on %q a key is a script", page)
 			}
 			s.open("locks")
 			s.becomes(strconv.Quote(evil), `order:\x1b[2J`)
@@ -361,9 +359,8 @@ func TestPolling(t *testing.T) {
 	}
 	down.Store(false)
 	s.becomes("Live, every 2 seconds")
-	if eval[bool](s, `document.getElementById("lost").offsetHeight > 0 || document.getElementById("live").classList.contains("old")`) {
-		t.Error("a page that is live again says that it isn't connected")
-	}
+	testdb.ErrorIf(t, eval[bool](s, `document.getElementById("lost").offsetHeight > 0 || document.getElementById("live").classList.contains("old")`),
+		"a page that is live again says that it isn't connected")
 }
 
 // staysLive takes a lock, which the open page shows without being loaded again.

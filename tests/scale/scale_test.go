@@ -155,9 +155,8 @@ func (e effort) simulation(t *testing.T, w *strings.Builder, c costs) {
 	w.WriteString("| processes | each holds a lease: statements a second, server busy, lost | each takes a lease for 1 s every 10 s: statements a second, server busy, p99 of Acquire | all want one lease for 10 ms: statements a second, server busy, grants a second |\n|---|---|---|---|\n")
 	for _, n := range e.simulated {
 		h, own, hot := holding(t, c, n, e.virtual), working(t, c, n, e.virtual), wanting(t, c, n, e.virtual)
-		if h.lost > 0 && h.busy < 0.5 || own.done == 0 || hot.done == 0 {
-			t.Errorf("%d processes: %d leases lost on a server that is busy for %.2f, %.0f and %.0f grants a second", n, h.lost, h.busy, own.done, hot.done)
-		}
+		testdb.ErrorIf(t, h.lost > 0 && h.busy < 0.5 || own.done == 0 || hot.done == 0,
+			"%d processes: %d leases lost on a server that is busy for %.2f, %.0f and %.0f grants a second", n, h.lost, h.busy, own.done, hot.done)
 		fmt.Fprintf(w, "| %d | %.0f, %.0f %%, %d | %.0f, %.0f %%, %v | %.0f, %.0f %%, %.0f |\n", n,
 			h.statements, 100*h.busy, h.lost, own.statements, 100*own.busy, short(own.p99()), hot.statements, 100*hot.busy, hot.done)
 	}

@@ -47,9 +47,8 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	for _, name := range want {
-		if values[name] == "" || values[name] == "0" && !strings.HasSuffix(name, "history_list") && !strings.Contains(name, "done ") {
-			t.Errorf("%s is %q", name, values[name])
-		}
+		testdb.ErrorIf(t, values[name] == "" || values[name] == "0" && !strings.HasSuffix(name, "history_list") && !strings.Contains(name, "done "),
+			"%s is %q", name, values[name])
 	}
 	summary, err := os.ReadFile(filepath.Join(out, "summary.md"))
 	testdb.ErrorIf(t, err != nil || !strings.Contains(string(summary), "| clients | heap_bytes |"), "summary.md is %q, %v", summary, err)
@@ -212,9 +211,8 @@ func TestMachineIsNoGrowth(t *testing.T) {
 			}
 		}
 		raw, steady := r.judge(waits), r.judge(steadied(waits, control))
-		if raw.flat() == c.follows || steady.flat() != c.follows {
-			t.Errorf("busy %s: alone each figure should tell of growth in one way: %+v, %+v", busy, raw, steady)
-		}
+		testdb.ErrorIf(t, raw.flat() == c.follows || steady.flat() != c.follows,
+			"busy %s: alone each figure should tell of growth in one way: %+v, %+v", busy, raw, steady)
 		v := slower(raw, steady)
 		testdb.ErrorIf(t, !v.flat(), "busy %s: that counts as growth: %+v", busy, v)
 		v = slower(r.judge(grows), r.judge(steadied(grows, control)))
@@ -249,9 +247,8 @@ func TestSummaryNamesWhatGrows(t *testing.T) {
 				j.note(time.Duration(i)*time.Minute, place, f.name, value)
 			}
 			_, grown, judged := r.summarise()
-			if judged != 1 || (len(grown) == 1) != leaks || leaks && !strings.Contains(fmt.Sprint(grown), f.name) {
-				t.Errorf("%s, leaks %v: %d judged, %q grow", f.name, leaks, judged, grown)
-			}
+			testdb.ErrorIf(t, judged != 1 || (len(grown) == 1) != leaks || leaks && !strings.Contains(fmt.Sprint(grown), f.name),
+				"%s, leaks %v: %d judged, %q grow", f.name, leaks, judged, grown)
 			check(t, j.close())
 		}
 	}

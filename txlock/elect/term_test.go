@@ -257,9 +257,8 @@ func TestOnServers(t *testing.T) {
 			}
 			last = term
 			leader := leasetest.Got(elections["a"].Leader(t.Context()))(t)
-			if leader.Token != term.Token() || elections[leader.Instance] == nil || leader.Remaining > time.Minute {
-				t.Errorf("%+v leads, the term is %d", leader, term.Token())
-			}
+			testdb.ErrorIf(t, leader.Token != term.Token() || elections[leader.Instance] == nil || leader.Remaining > time.Minute,
+				"%+v leads, the term is %d", leader, term.Token())
 			if err := elections[leader.Instance].Resign(t.Context()); !errors.Is(err, context.DeadlineExceeded) { // a busy server's answer
 				must(t, err)
 			}

@@ -229,9 +229,8 @@ func TestCloseWithin(t *testing.T) {
 		var n *node
 		observed := 0
 		n = c.node(Observe(func(context.Context, Event) {
-			if observed++; !n.calledWithin(context.Background()) {
-				t.Error("an observer isn't known")
-			}
+			observed++
+			testdb.ErrorIf(t, !n.calledWithin(context.Background()), "an observer isn't known")
 		}))
 		_, err := n.Tick(t.Context(), nightly, c.now(), func(ctx context.Context, _ time.Time) error {
 			beside := make(chan bool, 2)

@@ -198,9 +198,8 @@ func giveUpInQueue(t *testing.T, db *testdb.DB, of, by string) (late, gone, afte
 	start := time.Now()
 	release(t, held)
 	release(t, behind.lease(t))
-	if quitter.end(t); quitter.err == nil {
-		t.Error("the dead one is granted the lease")
-	}
+	quitter.end(t)
+	testdb.ErrorIf(t, quitter.err == nil, "the dead one is granted the lease")
 	return late, gone, behind.at.Sub(start)
 }
 
@@ -506,9 +505,7 @@ func TestFairOrder(t *testing.T) {
 			for turn := range arrivals {
 				who := within(t, "a grant", granted)
 				for before, place := range places[:who] {
-					if place != 0 && !queue.left(t, place) {
-						t.Fatalf("%d of manager %d is granted in turn %d, before %d", who, arrivals[who], turn, before)
-					}
+					testdb.FatalIf(t, place != 0 && !queue.left(t, place), "%d of manager %d is granted in turn %d, before %d", who, arrivals[who], turn, before)
 				}
 				places[who] = 0
 				n := len(granted)

@@ -530,9 +530,8 @@ func TestBlockerIsEnded(t *testing.T) {
 			b, other := db.process()
 			db.after(3*time.Second + time.Millisecond)
 			_, err := b.TryAcquire(t.Context(), job)
-			if wants(t, "TryAcquire", err, txlock.ErrBusy); heldBy(err) == nil || heldBy(err).Session == 0 {
-				t.Errorf("%v names no session", err)
-			}
+			wants(t, "TryAcquire", err, txlock.ErrBusy)
+			testdb.ErrorIf(t, heldBy(err) == nil || heldBy(err).Session == 0, "%v names no session", err)
 			next, err := c.take(other)(limited(t, 5*time.Minute), b, job, c.options...)
 			must(t, err)
 			db.within("granted", 3*time.Second+c.grace, 4*time.Second+c.grace)
@@ -708,9 +707,7 @@ func TestCleanupEndsBeforeItsLease(t *testing.T) {
 		wire.fault("Clean", hangs)
 		db.after(time.Minute + 54*time.Second)
 		synctest.Wait()
-		if told.refused.Key.String() != "lockstep:cleanup" || !errors.Is(told.refused.Err, context.DeadlineExceeded) {
-			t.Errorf("told of %+v", told.refused)
-		}
+		testdb.ErrorIf(t, told.refused.Key.String() != "lockstep:cleanup" || !errors.Is(told.refused.Err, context.DeadlineExceeded), "told of %+v", told.refused)
 		db.after(3 * time.Minute)
 		wire.seconds(t, "Clean", 60, 174)
 	})

@@ -132,9 +132,8 @@ func TestObserverOfALife(t *testing.T) {
 			case "released":
 				took = time.Minute
 			}
-			if e.Err != nil || e.Owner != l.Owner() || e.Token != token || e.Took != took || e.what != "renewed" && e.ctx.Value(mark{}) != "here" {
-				t.Errorf("%s: %+v, under the context of the call: %v; want token %d, took %v", e.what, e.Event, e.ctx.Value(mark{}), token, took)
-			}
+			testdb.ErrorIf(t, e.Err != nil || e.Owner != l.Owner() || e.Token != token || e.Took != took || e.what != "renewed" && e.ctx.Value(mark{}) != "here",
+				"%s: %+v, under the context of the call: %v; want token %d, took %v", e.what, e.Event, e.ctx.Value(mark{}), token, took)
 		}
 	})
 }
@@ -179,9 +178,8 @@ func TestObserverOfALoss(t *testing.T) {
 			lost, last := events[len(events)-2], events[len(events)-1]
 			wants(t, "lost", lost.Err, txlock.ErrLost)
 			wants(t, "released", last.Err, txlock.ErrNotHeld, txlock.ErrLost)
-			if lost.Took < 0 || lost.Took > last.Took || last.Took > time.Since(db.begun) {
-				t.Errorf("held for %v until the loss, and %v in all", lost.Took, last.Took)
-			}
+			testdb.ErrorIf(t, lost.Took < 0 || lost.Took > last.Took || last.Took > time.Since(db.begun),
+				"held for %v until the loss, and %v in all", lost.Took, last.Took)
 			for _, e := range events {
 				testdb.ErrorIf(t, e.Token != l.Token(), "%s: token %d, want %d", e.what, e.Token, l.Token())
 			}
@@ -441,9 +439,8 @@ func TestWaitingWriterIsNoHolder(t *testing.T) {
 		release(t, share(t, a, kept))
 		release(t, acquire(t, a, kept, lease.HoldAtLeast(time.Hour)))
 		err := second(plain.Acquire(t.Context(), kept, lease.WaitAtMost(time.Second)))
-		if wants(t, "Acquire", err, txlock.ErrWaitTimeout); strings.Contains(err.Error(), "waited for readers") {
-			t.Errorf("what was released waits for nobody: %v", err)
-		}
+		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
+		testdb.ErrorIf(t, strings.Contains(err.Error(), "waited for readers"), "what was released waits for nobody: %v", err)
 	})
 }
 

@@ -218,9 +218,8 @@ func storm(t *testing.T, kills bool) {
 	for i := range counters {
 		c, n := &counters[i], number(t, db, fmt.Sprintf("SELECT n FROM %s WHERE id = %d", table, i))
 		t.Logf("%d grants, %d commits acknowledged, %d unknown, the counter is %d; %d connections cut, the server killed or stopped %d times", c.grants, c.acknowledged, c.unknown, n, cuts, stops)
-		if n < c.acknowledged || n > c.acknowledged+c.unknown {
-			t.Errorf("of %d commits, and %d whose outcome is unknown, %d are there", c.acknowledged, c.unknown, n)
-		}
+		testdb.ErrorIf(t, n < c.acknowledged || n > c.acknowledged+c.unknown,
+			"of %d commits, and %d whose outcome is unknown, %d are there", c.acknowledged, c.unknown, n)
 	}
 }
 

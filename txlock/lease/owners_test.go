@@ -92,9 +92,7 @@ func TestReentryInMemory(t *testing.T) {
 			shared := mustLease(t)(m.AcquireShared(ctx, job))
 			testdb.ErrorIf(t, wire.total() != before, "a statement was sent")
 			for _, l2 := range []*lease.Lease{again, try, shared} {
-				if l2.Token() != l.Token() || l2.Owner() != l.Owner() {
-					t.Errorf("token %d of %s, want %d of %s", l2.Token(), l2.Owner(), l.Token(), l.Owner())
-				}
+				testdb.ErrorIf(t, l2.Token() != l.Token() || l2.Owner() != l.Owner(), "token %d of %s, want %d of %s", l2.Token(), l2.Owner(), l.Token(), l.Owner())
 				release(t, l2)
 				wants(t, "released", l2.Err(), txlock.ErrNotHeld)
 			}

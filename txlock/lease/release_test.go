@@ -111,9 +111,8 @@ func TestCloseAfterItsPool(t *testing.T) {
 		took := time.Since(begun)
 		testdb.ErrorIf(t, took > 10*time.Second+delays(), "Close took %v", took)
 		for _, l := range held {
-			if err == nil || !strings.Contains(err.Error(), l.Key().String()) || !strings.Contains(err.Error(), "2 leases were not released") {
-				t.Errorf("Close doesn't say that %v was not released: %v", l.Key(), err)
-			}
+			testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), l.Key().String()) || !strings.Contains(err.Error(), "2 leases were not released"),
+				"Close doesn't say that %v was not released: %v", l.Key(), err)
 			wants(t, "a lease afterwards", l.Err(), txlock.ErrNotHeld)
 		}
 		wants(t, "Close", err, pool.PingContext(ctx)) // that of database/sql, which has no name
@@ -566,9 +565,7 @@ func TestHoldAtLeast(t *testing.T) {
 					}
 				}
 				all := list(t, m)
-				if len(all) != 1 || !all[0].Held || all[0].Remaining != atLeast-time.Second || all[0].Owner != store.Released+"ann" {
-					t.Errorf("List: %+v", all)
-				}
+				testdb.ErrorIf(t, len(all) != 1 || !all[0].Held || all[0].Remaining != atLeast-time.Second || all[0].Owner != store.Released+"ann", "List: %+v", all)
 				tries := len(wire.calls("Take"))
 				next := acquire(t, waits, job, lease.HoldAtLeast(atLeast))
 				db.within("free", atLeast, atLeast+500*time.Millisecond)

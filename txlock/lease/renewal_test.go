@@ -233,9 +233,7 @@ func TestFailedRenewalIsTriedAgain(t *testing.T) {
 		left := 23*time.Second + valid - all[len(all)-1]
 		testdb.ErrorIf(t, left > 10*time.Millisecond, "the last attempt was %v before the loss", left)
 		for i := 6; i < len(all); i++ {
-			if all[i]-all[i-1] > time.Second || all[i]-all[i-1] < time.Millisecond {
-				t.Errorf("an attempt %v after the one before it", all[i]-all[i-1])
-			}
+			testdb.ErrorIf(t, all[i]-all[i-1] > time.Second || all[i]-all[i-1] < time.Millisecond, "an attempt %v after the one before it", all[i]-all[i-1])
 		}
 	})
 }
@@ -263,9 +261,7 @@ func TestLossAtTheDeadline(t *testing.T) {
 			db.at("lost", valid)
 			wants(t, "Err", l.Err(), txlock.ErrLost, mysql.ErrInvalidConn)
 			wants(t, "the cause", context.Cause(working), l.Err())
-			if !done(l) || l.Remaining() != 0 || l.Valid() {
-				t.Errorf("done %t, left %v, valid %t", done(l), l.Remaining(), l.Valid())
-			}
+			testdb.ErrorIf(t, !done(l) || l.Remaining() != 0 || l.Valid(), "done %t, left %v, valid %t", done(l), l.Remaining(), l.Valid())
 			wire.Up()
 			wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
 			time.Sleep(ttl)

@@ -242,9 +242,7 @@ func leaveNothing(t *testing.T, db *testdb.DB, managers []*lease.Manager, pools 
 		equal(t, "connections in use at the end", testdb.InUse(pools[i]), 0)
 		_ = pools[i].Close() // which complains of connections that were broken
 	}
-	if !testdb.Await(time.Minute, func() bool { return sessions(t, db) == 0 }) {
-		t.Errorf("%d sessions are left", sessions(t, db))
-	}
+	testdb.ErrorIf(t, !testdb.Await(time.Minute, func() bool { return sessions(t, db) == 0 }), "%d sessions are left", sessions(t, db))
 }
 
 // TestServerRestart proves that a killed server that comes back costs a long lease

@@ -210,9 +210,8 @@ func TestKeysOfSemaphores(t *testing.T) {
 			t.Helper()
 			for _, acquire := range []func(context.Context, ...lease.AcquireOption) (*lease.Lease, error){s.Acquire, s.TryAcquire} {
 				_, err := acquire(t.Context())
-				if wants(t, says, err, txlock.ErrInvalidOption); err == nil || !strings.Contains(err.Error(), says) {
-					t.Errorf("%v, want %s", err, says)
-				}
+				wants(t, says, err, txlock.ErrInvalidOption)
+				testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), says), "%v, want %s", err, says)
 			}
 		}
 		held = permit(t, three)
@@ -278,9 +277,8 @@ func TestResizeWaitsForPermits(t *testing.T) {
 		synctest.Wait()
 		fewer, err := s.Resize(limited(t, 2*time.Second), 1)
 		db.at("Resize that is ended", 2*time.Second)
-		if wants(t, "Resize", err, context.DeadlineExceeded); fewer == nil {
-			t.Fatal("the number holds already")
-		}
+		wants(t, "Resize", err, context.DeadlineExceeded)
+		testdb.FatalIf(t, fewer == nil, "the number holds already")
 		for _, waiter := range told {
 			wants(t, "a waiter of the old number", <-waiter, txlock.ErrInvalidOption)
 		}

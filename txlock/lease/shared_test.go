@@ -58,9 +58,8 @@ func TestDowngrade(t *testing.T) {
 			waits := later(func() *lease.Lease { return acquire(t, other, job) })
 			db.after(time.Second)
 			reader := mustLease(t)(writer.Downgrade(t.Context()))
-			if !reader.Shared() || reader.Err() != nil || reader.Owner() != writer.Owner() {
-				t.Errorf("the reader: shared %t, %v, owner %q, that of the writer %q", reader.Shared(), reader.Err(), reader.Owner(), writer.Owner())
-			}
+			testdb.ErrorIf(t, !reader.Shared() || reader.Err() != nil || reader.Owner() != writer.Owner(),
+				"the reader: shared %t, %v, owner %q, that of the writer %q", reader.Shared(), reader.Err(), reader.Owner(), writer.Owner())
 			wants(t, "Err of the writer", writer.Err(), txlock.ErrNotHeld)
 			wants(t, "Downgrade of what was released", second(writer.Downgrade(t.Context())), txlock.ErrNotHeld)
 			wants(t, "Downgrade of a reader", second(reader.Downgrade(t.Context())), txlock.ErrInvalidOption)
@@ -101,9 +100,8 @@ func TestDowngradeAfterLoss(t *testing.T) {
 		writer := acquire(t, m, job)
 		must(t, operator.ForceRelease(t.Context(), job))
 		reader, err := writer.Downgrade(t.Context())
-		if wants(t, "Downgrade", err, txlock.ErrNotHeld); reader != nil {
-			t.Error("there is a reader beside the error")
-		}
+		wants(t, "Downgrade", err, txlock.ErrNotHeld)
+		testdb.ErrorIf(t, reader != nil, "there is a reader beside the error")
 		nothingHeld(t, m)
 
 		ctx := lease.WithOwner(t.Context(), "ann")

@@ -51,9 +51,8 @@ func TestWaitSurvivesAStandstill(t *testing.T) {
 				}
 				wants(t, what, err, txlock.ErrWaitTimeout)
 				// Its own first statement may have the row locked by then.
-				if err != nil && !strings.Contains(err.Error(), "the server has not answered for ") && !strings.Contains(err.Error(), "its row was locked") {
-					t.Errorf("%s: %v", what, err)
-				}
+				testdb.ErrorIf(t, err != nil && !strings.Contains(err.Error(), "the server has not answered for ") && !strings.Contains(err.Error(), "its row was locked"),
+					"%s: %v", what, err)
 			})
 		}
 		time.Sleep(6 * time.Second)
@@ -273,9 +272,8 @@ func TestSilenceIsSaid(t *testing.T) {
 			wants(t, "the call", err, c.want)
 			db.at("the end of the call", c.took)
 			testdb.ErrorIf(t, !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "timed out"), "%v", err)
-			if errors.Is(err, context.DeadlineExceeded) == errors.Is(err, txlock.ErrWaitTimeout) {
-				t.Errorf("%v is of the caller and of the limit, or of neither", err)
-			}
+			testdb.ErrorIf(t, errors.Is(err, context.DeadlineExceeded) == errors.Is(err, txlock.ErrWaitTimeout),
+				"%v is of the caller and of the limit, or of neither", err)
 			db.after(2 * time.Minute)
 		})
 	}

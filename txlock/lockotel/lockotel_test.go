@@ -325,12 +325,10 @@ func TestSpans(t *testing.T) {
 			testdb.ErrorIf(t, got != test.want, "%s\nwant %s", got, test.want)
 			took := span.EndTime().Sub(span.StartTime())
 			testdb.ErrorIf(t, took != time.Minute || time.Since(span.EndTime()) > time.Minute, "from %v to %v", span.StartTime(), span.EndTime())
-			if span.Status().Code != test.status || strings.Contains(span.Status().Description, "42") || len(span.Events()) > 0 {
-				t.Errorf("status %v, events %v", span.Status(), span.Events())
-			}
-			if span.Parent().SpanID() != caller.SpanContext().SpanID() || span.SpanKind() != api.SpanKindClient {
-				t.Errorf("a span %v of %v", span.SpanKind(), span.Parent())
-			}
+			testdb.ErrorIf(t, span.Status().Code != test.status || strings.Contains(span.Status().Description, "42") || len(span.Events()) > 0,
+				"status %v, events %v", span.Status(), span.Events())
+			testdb.ErrorIf(t, span.Parent().SpanID() != caller.SpanContext().SpanID() || span.SpanKind() != api.SpanKindClient,
+				"a span %v of %v", span.SpanKind(), span.Parent())
 			for name, m := range collect(t, reader) { // the metrics have them, too, and never the key
 				all := written(t, m)
 				testdb.ErrorIf(t, !strings.Contains(all, "?db.system.name=mariadb") || strings.Contains(all, "42"), "%s: %s", name, all)

@@ -196,9 +196,7 @@ func (m *suiteMemory) Begin() (locksuite.Session, locksuite.Locks) {
 func (m *suiteMemory) AwaitWaiting(tb testing.TB, _ locksuite.Session) {
 	tb.Helper()
 	for end := time.Now().Add(30 * time.Second); int64(m.Waiting()) < max(1, m.calls.Load()); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			tb.Fatal("nobody waits")
-		}
+		testdb.FatalIf(tb, time.Now().After(end), "nobody waits")
 	}
 }
 

@@ -216,9 +216,8 @@ func TestFirstSavepoint(t *testing.T) {
 			must(t, lock(key))
 			send("ROLLBACK TO a")
 			err := tries(t, pool, key)
-			if errors.Is(err, txlock.ErrBusy) != begins || err != nil && !begins {
-				t.Errorf("%s: TryLock after ROLLBACK TO: %v, want the lock kept: %t", statement, err, begins)
-			}
+			testdb.ErrorIf(t, errors.Is(err, txlock.ErrBusy) != begins || err != nil && !begins,
+				"%s: TryLock after ROLLBACK TO: %v, want the lock kept: %t", statement, err, begins)
 			send("ROLLBACK")
 		}
 	})

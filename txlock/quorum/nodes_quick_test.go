@@ -45,9 +45,8 @@ func TestMajorityOfNodes(t *testing.T) {
 					wants(t, "Acquire", err, txlock.ErrNoQuorum, mysql.ErrInvalidConn)
 					db.within("the third round has failed", 0, time.Second)
 					text := fmt.Sprint(err)
-					if !strings.Contains(text, "3 of 5 databases are needed") || down < 5 && strings.Contains(text, "node 4:") {
-						t.Errorf("%s names not just those that are down", text)
-					}
+					testdb.ErrorIf(t, !strings.Contains(text, "3 of 5 databases are needed") || down < 5 && strings.Contains(text, "node 4:"),
+						"%s names not just those that are down", text)
 					up()
 					db.holds("a majority was down", 0)
 					return
@@ -358,9 +357,8 @@ func TestBusyNamesAHolder(t *testing.T) {
 		l := acquire(t, a, job)
 		var held *txlock.HeldError
 		_, err := b.TryAcquire(t.Context(), job)
-		if wants(t, "TryAcquire", err, txlock.ErrBusy); errors.As(err, &held) {
-			t.Errorf("named without a look: %v", err)
-		}
+		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		testdb.ErrorIf(t, errors.As(err, &held), "named without a look: %v", err)
 		_, err = b.TryAcquire(t.Context(), job, lease.NameHolders())
 		wants(t, "TryAcquire", err, txlock.ErrBusy)
 		testdb.ErrorIf(t, !errors.As(err, &held) || held.Key != job || held.Owner != l.Owner() || held.Since.IsZero(), "%v names %+v, want %q", err, held, l.Owner())

@@ -147,9 +147,8 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 	// One row is somebody else's by now, and one is still locked.
 	leasetest.Got(db.Admin().ExecContext(t.Context(), "UPDATE lockstep_leases SET holders = ? WHERE name = ?", hold("z"), unique+"free, too"))(t)
 	done, _, err = s.releases.send(t.Context(), all)
-	if want &^= 1 << 10; err != nil || done != want {
-		t.Fatalf("freed %b, want %b, %v", done, want, err)
-	}
+	want &^= 1 << 10
+	testdb.FatalIf(t, err != nil || done != want, "freed %b, want %b, %v", done, want, err)
 	for i, w := range all {
 		if cases[i].set == "" {
 			continue
@@ -401,9 +400,8 @@ func TestBatchFails(t *testing.T) {
 			m.calls[0].err = lost // it has left
 			m.answer(reply{err: c.err})
 			for _, call := range m.calls[mostAlone:] {
-				if call.token != 0 || c.own && call.err != nil || !c.own && !errors.Is(call.err, c.err) {
-					t.Errorf("after %v: %d, %v", c.err, call.token, call.err)
-				}
+				testdb.ErrorIf(t, call.token != 0 || c.own && call.err != nil || !c.own && !errors.Is(call.err, c.err),
+					"after %v: %d, %v", c.err, call.token, call.err)
 			}
 		})
 	}

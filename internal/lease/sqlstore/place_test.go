@@ -110,9 +110,8 @@ func testRenewManyReplies(t *testing.T, db *testdb.DB, s *Store) {
 			}
 		}
 		got, asked, err := s.RenewMany(ctx, of)
-		if err != nil || !maps.Equal(got, found) || !slices.Equal(asked, questions) {
-			t.Errorf("of %v: %v, %v, %v, want %v, %v", only, got, asked, err, found, questions)
-		}
+		testdb.ErrorIf(t, err != nil || !maps.Equal(got, found) || !slices.Equal(asked, questions),
+			"of %v: %v, %v, %v, want %v, %v", only, got, asked, err, found, questions)
 	}
 }
 
@@ -145,12 +144,10 @@ func TestRepliesAreKnown(t *testing.T) {
 				want, known = store.Done, true
 			}
 			a, err := answerOf(statement, 3)(id, nil)
-			if known != (err == nil) || !known && !errors.Is(err, fault.ErrReply) || known && a.Reply != want || a.Slot != 3 {
-				t.Errorf("%s: the insert id %d is read as %+v, %v", statement, id, a, err)
-			}
-			if isToken && (int64(a.Token) != token || a.Shared != (id != token)) {
-				t.Errorf("%s: the insert id %d is read as the token %d, shared %t", statement, id, a.Token, a.Shared)
-			}
+			testdb.ErrorIf(t, known != (err == nil) || !known && !errors.Is(err, fault.ErrReply) || known && a.Reply != want || a.Slot != 3,
+				"%s: the insert id %d is read as %+v, %v", statement, id, a, err)
+			testdb.ErrorIf(t, isToken && (int64(a.Token) != token || a.Shared != (id != token)),
+				"%s: the insert id %d is read as the token %d, shared %t", statement, id, a.Token, a.Shared)
 		}
 	}
 	a, err := answerOf("NoSuchStatement", 0)(1<<50, nil)
@@ -180,9 +177,8 @@ func TestClocksMove(t *testing.T) {
 			t.Errorf("%s: %q is in the time zone of the session", file, clock)
 		}
 		for _, match := range compared.FindAllStringSubmatch(string(text), -1) {
-			if found++; match[1] == "" {
-				t.Errorf("%s: %q: add MICROSECOND(NOW(6))", file, match[0])
-			}
+			found++
+			testdb.ErrorIf(t, match[1] == "", "%s: %q: add MICROSECOND(NOW(6))", file, match[0])
 		}
 	}
 	testdb.ErrorIf(t, found == 0, "no comparison with the clock was found")
@@ -325,9 +321,8 @@ func TestChangeIsDecidedAnew(t *testing.T) {
 				r.Reason += "+"
 				return r, store.Done
 			})
-			if err != nil || reply != c.want || tries != c.tries || reply == store.Done && (r.Reason != "+" || r.Guards != 8) {
-				t.Errorf("%+v: %v, %v, %+v, %d tries", c, reply, err, r, tries)
-			}
+			testdb.ErrorIf(t, err != nil || reply != c.want || tries != c.tries || reply == store.Done && (r.Reason != "+" || r.Guards != 8),
+				"%+v: %v, %v, %+v, %d tries", c, reply, err, r, tries)
 		}
 	})
 }
@@ -434,9 +429,8 @@ func TestConnBudget(t *testing.T) {
 		for range got[1] {
 			budgets.unqueue(pool)
 		}
-		if got[2] = taken(func() bool { return budgets.queue(pool, 0) }); got != want {
-			t.Errorf("of %d connections %d are kept, %d queue beside them and %d without, want %v", most, got[0], got[1], got[2], want)
-		}
+		got[2] = taken(func() bool { return budgets.queue(pool, 0) })
+		testdb.ErrorIf(t, got != want, "of %d connections %d are kept, %d queue beside them and %d without, want %v", most, got[0], got[1], got[2], want)
 		must(t, pool.Close())
 	}
 }

@@ -266,7 +266,6 @@ func (c statement) follows(t *testing.T, db *testdb.DB, s *Store, send func(at s
 		want.Session = after.Session
 	}
 	granted := c.takes && c.reply == store.Done
-	if exists && (reply != a.Reply || after.Row != want || after.version != version || granted && a.Token != want.Token) {
-		t.Errorf("%s: %+v\n%+v, version %d, by the rule %v\n%+v, version %d", c.name, a, after.Row, after.version, reply, want, version)
-	}
+	testdb.ErrorIf(t, exists && (reply != a.Reply || after.Row != want || after.version != version || granted && a.Token != want.Token),
+		"%s: %+v\n%+v, version %d, by the rule %v\n%+v, version %d", c.name, a, after.Row, after.version, reply, want, version)
 }

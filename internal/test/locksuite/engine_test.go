@@ -285,9 +285,8 @@ func TestOddEngines(t *testing.T) {
 			}
 			before := len(wire.Sent())
 			err := locksqlc.Run(t.Context(), pool, []txlock.Key{unused()}, ran)
-			if !errors.Is(err, schema.ErrEngine) || slices.ContainsFunc(wire.Sent()[before:], writes.MatchString) {
-				t.Errorf("Run: %v, sent %q", err, wire.Sent()[before:])
-			}
+			testdb.ErrorIf(t, !errors.Is(err, schema.ErrEngine) || slices.ContainsFunc(wire.Sent()[before:], writes.MatchString),
+				"Run: %v, sent %q", err, wire.Sent()[before:])
 		})
 	}
 }

@@ -46,9 +46,8 @@ func TestFirstComeFirstServed(t *testing.T) {
 		for _, granted := range waiting {
 			wants(t, "a waiter", <-granted, nil)
 		}
-		if !slices.IsSorted(order) || !slices.IsSorted(tokens) || len(slices.Compact(tokens)) != len(waiting) {
-			t.Errorf("granted in the order %v, with the tokens %v", order, tokens)
-		}
+		testdb.ErrorIf(t, !slices.IsSorted(order) || !slices.IsSorted(tokens) || len(slices.Compact(tokens)) != len(waiting),
+			"granted in the order %v, with the tokens %v", order, tokens)
 	})
 }
 

@@ -482,9 +482,8 @@ func (f *findings) compare(t *testing.T) {
 	}
 	for _, row := range f.inOrder() {
 		cells, name := row.cells(), row.verb+", "+row.key
-		if len(lines[name]) != len(cells) || !row.isOn(lines[name]) {
-			t.Errorf("%s: the line of %s isn't true: write the page by -update. It was found:\n| %s |", lockPage, name, strings.Join(cells, " | "))
-		}
+		testdb.ErrorIf(t, len(lines[name]) != len(cells) || !row.isOn(lines[name]),
+			"%s: the line of %s isn't true: write the page by -update. It was found:\n| %s |", lockPage, name, strings.Join(cells, " | "))
 		delete(lines, name)
 	}
 	for name := range lines {

@@ -47,9 +47,8 @@ func TestTiDBRefusesVerbs(t *testing.T) {
 	} {
 		_, s := begin(t, pool, sql.LevelDefault)
 		err := call(s)
-		if wants(t, name, err, schema.ErrEngine); errors.Is(err, errRan) {
-			t.Errorf("%s: %v", name, err)
-		}
+		wants(t, name, err, schema.ErrEngine)
+		testdb.ErrorIf(t, errors.Is(err, errRan), "%s: %v", name, err)
 		if strings.Contains(name, "Lock") {
 			leasetest.Fails(t, name, err, "no shared locks")
 		}

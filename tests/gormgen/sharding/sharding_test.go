@@ -199,9 +199,8 @@ func transaction(t *testing.T, e env) {
 	wantError(t, "the transaction that fails", write(failed), failed)
 	noError(t, write(nil))
 	for id, table := range map[int64]string{one.ID: "sharded_orders_1", two.ID: "sharded_orders_2"} {
-		if e.wantNumber(t, 1, "SELECT COUNT(*) FROM "+table+" WHERE id = ?", id); e.held(t, orders.Key(id)) {
-			t.Errorf("the key of order %d is held", id)
-		}
+		e.wantNumber(t, 1, "SELECT COUNT(*) FROM "+table+" WHERE id = ?", id)
+		testdb.ErrorIf(t, e.held(t, orders.Key(id)), "the key of order %d is held", id)
 	}
 }
 
@@ -224,13 +223,11 @@ func plugin(t *testing.T, e env) {
 		func(tx *gorm.DB) *gorm.DB { return byID(tx).Delete(&Order{}) },
 	} {
 		e.inTransaction(t, func(tx *gorm.DB) {
-			if noError(t, errors.Join(write(tx).Error, lockgorm.AssertLocked(tx, key))); !e.held(t, key) {
-				t.Errorf("the key is free after write %d", i)
-			}
+			noError(t, errors.Join(write(tx).Error, lockgorm.AssertLocked(tx, key)))
+			testdb.ErrorIf(t, !e.held(t, key), "the key is free after write %d", i)
 		})
-		if e.wantNumber(t, int64(min(1, 3-i)), count, i); e.held(t, key) {
-			t.Errorf("the key is held after write %d was committed", i)
-		}
+		e.wantNumber(t, int64(min(1, 3-i)), count, i)
+		testdb.ErrorIf(t, e.held(t, key), "the key is held after write %d was committed", i)
 	}
 }
 

@@ -54,9 +54,8 @@ func TestRunRefusesDSN(t *testing.T) {
 		for dsn, want := range tests {
 			t.Setenv(other.DSNVariable(), dsn)
 			code, err := run(string(other), false, []string{"true"})
-			if leasetest.Fails(t, dsn, err, other.DSNVariable(), want); code == 0 {
-				t.Errorf("run with %q: 0", dsn)
-			}
+			leasetest.Fails(t, dsn, err, other.DSNVariable(), want)
+			testdb.ErrorIf(t, code == 0, "run with %q: 0", dsn)
 		}
 	}
 }

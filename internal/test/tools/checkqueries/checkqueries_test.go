@@ -120,9 +120,8 @@ func TestTextsArePlaced(t *testing.T) {
 		}
 	})
 	for _, name := range found {
-		if rendered[name] == nil && !slices.Contains(partsOf, name) && !slices.Contains(elsewhere, name) {
-			t.Errorf("internal/rawsql: nothing says where %s runs: add it to rendered, and to the others only if it never runs in a caller's transaction", name)
-		}
+		testdb.ErrorIf(t, rendered[name] == nil && !slices.Contains(partsOf, name) && !slices.Contains(elsewhere, name),
+			"internal/rawsql: nothing says where %s runs: add it to rendered, and to the others only if it never runs in a caller's transaction", name)
 	}
 	for _, name := range slices.Concat(partsOf, elsewhere) {
 		testdb.ErrorIf(t, !slices.Contains(found, name), "internal/rawsql has no text %s", name)
@@ -130,9 +129,8 @@ func TestTextsArePlaced(t *testing.T) {
 	// The commands' statements run on connections of their own: package ops.
 	for _, dir := range []string{"txlock", "locksqlc", "lockgorm", "lockhttp", "internal/guard", "internal/session", "internal/bridge", "internal/idempotent", "internal/retry", "internal/fault", "internal/holderlookup"} {
 		walk(t, dir, func(name, text string) {
-			if statementIn.MatchString(text) && tableIn.MatchString(text) {
-				t.Errorf("%s: %s has a statement of its own: it belongs in queries or internal/rawsql", dir, name)
-			}
+			testdb.ErrorIf(t, statementIn.MatchString(text) && tableIn.MatchString(text),
+				"%s: %s has a statement of its own: it belongs in queries or internal/rawsql", dir, name)
 		})
 	}
 }

@@ -237,9 +237,8 @@ func TestErrors(t *testing.T) {
 			}
 			source := leasetest.Got(os.ReadFile(file))(t)
 			for _, match := range sentinel.FindAllStringSubmatch(string(source), -1) {
-				if !strings.Contains(page, "`"+prefix+match[1]+"`") && !strings.Contains(page, "`txlock."+match[1]+"`") {
-					t.Errorf("docs/reference/errors.md lacks `%s%s`", prefix, match[1])
-				}
+				testdb.ErrorIf(t, !strings.Contains(page, "`"+prefix+match[1]+"`") && !strings.Contains(page, "`txlock."+match[1]+"`"),
+					"docs/reference/errors.md lacks `%s%s`", prefix, match[1])
 				for list, text := range lists {
 					name := path.Base(pkg) + "." + match[1]
 					testdb.ErrorIf(t, (pkg == "txlock" || pkg == "txlock/lease") && !strings.Contains(text, name), "%s lacks %s", list, name)
@@ -550,9 +549,7 @@ func TestVocabulary(t *testing.T) {
 					places = append(places, name+": ..."+text[max(0, at[0]-40):min(len(text), at[1]+40)]+"...")
 				}
 			}
-			if len(places) > 0 {
-				t.Errorf("%s has /%s/. Write: %s\n%s", where, word.pattern, word.instead, strings.Join(places, "\n"))
-			}
+			testdb.ErrorIf(t, len(places) > 0, "%s has /%s/. Write: %s\n%s", where, word.pattern, word.instead, strings.Join(places, "\n"))
 		}
 	}
 }

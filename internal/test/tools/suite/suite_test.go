@@ -72,9 +72,8 @@ func TestAll(t *testing.T) {
 		{name: "good", commands: []command{sh("true")}},
 		{name: "bad", commands: []command{sh("exit $CODE"), sh("echo > " + written)}},
 	}, 1, true)
-	if leasetest.Fails(t, "all", err, "bad: cd ", "exit status 3"); strings.Contains(err.Error(), "good") {
-		t.Errorf("the error is %v", err)
-	}
+	leasetest.Fails(t, "all", err, "bad: cd ", "exit status 3")
+	testdb.ErrorIf(t, strings.Contains(err.Error(), "good"), "the error is %v", err)
 	_, err = os.Stat(written)
 	must(t, err)
 }
