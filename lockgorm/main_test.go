@@ -295,7 +295,7 @@ func (e *env) hold(t *testing.T, keys ...txlock.Key) {
 	tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	scope := leasetest.Got(txlock.Join(t.Context(), tx, txlock.NothingRead()))(t)
-	noError(t, second(scope.LockAll(t.Context(), keys...)))
+	noError(t, testdb.Err(scope.LockAll(t.Context(), keys...)))
 }
 
 // count counts rows by a session of its own.
@@ -337,9 +337,6 @@ func newID() int64 { return lastID.Add(1) + 1_000_000 }
 func newKey() txlock.Key { return orders.Key(newID()) }
 
 var noError, wantError, wantFailure = leasetest.Must, leasetest.Wants, leasetest.Fails
-
-// second drops a result.
-func second[T any](_ T, err error) error { return err }
 
 // wantCure fails the test unless the error matches, and says how to cure it.
 func wantCure(t *testing.T, err, want error, cure string) {

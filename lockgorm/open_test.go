@@ -49,18 +49,18 @@ func TestOpenFails(t *testing.T) {
 		for dsn, says := range map[string]string{
 			"app@tcp(127.0.0.1:3306": "slash", "app@tcp(127.0.0.1:3306)/?tls=nobody": "nobody", "app@nowhere/": "network",
 		} {
-			wantFailure(t, dsn, second(lockgorm.Open(dsn, quiet())), says)
+			wantFailure(t, dsn, testdb.Err(lockgorm.Open(dsn, quiet())), says)
 		}
 		for dsn, want := range map[string]error{
 			server.DSN(func(cfg *driver.Config) { cfg.Passwd = "wrong" }): &driver.MySQLError{Number: 1045},
 			"app@tcp(" + listener.Addr().String() + ")/":                  syscall.ECONNREFUSED,
 		} {
-			wantError(t, dsn, second(lockgorm.Open(dsn, quiet())), want)
+			wantError(t, dsn, testdb.Err(lockgorm.Open(dsn, quiet())), want)
 		}
-		wantError(t, "an option that fails", second(lockgorm.Open(server.DSN(), quiet(), broken)), broken.err)
+		wantError(t, "an option that fails", testdb.Err(lockgorm.Open(server.DSN(), quiet(), broken)), broken.err)
 		config := quiet()
 		config.Plugins = map[string]gorm.Plugin{"broken": broken}
-		wantError(t, "a plugin that fails", second(lockgorm.Open(server.DSN(), config)), broken.err)
+		wantError(t, "a plugin that fails", testdb.Err(lockgorm.Open(server.DSN(), config)), broken.err)
 		wantError(t, string(engine)+": a pool was left open", goleak.Find(before), nil)
 	}
 }
@@ -135,9 +135,9 @@ func TestUnlocked(t *testing.T) {
 		}), errInner)
 		e.wantRows(t, "the row was not written, or is gone", 1, "Parcel", "n = 4")
 		for cure, err := range map[string]error{
-			`lockgorm.Unlocked("sqlite")`:                       second(open(other)),
-			`lockgorm.New(lockgorm.Unlocked("sqlite"))`:         second(open(other, lockgorm.Unlocked("postgres"))),
-			`Unlocked("mysql") would lock nothing on MySQL and`: second(open(mysql.Open(e.DSN()), lockgorm.Unlocked("sqlite", "mysql"))),
+			`lockgorm.Unlocked("sqlite")`:                       testdb.Err(open(other)),
+			`lockgorm.New(lockgorm.Unlocked("sqlite"))`:         testdb.Err(open(other, lockgorm.Unlocked("postgres"))),
+			`Unlocked("mysql") would lock nothing on MySQL and`: testdb.Err(open(mysql.Open(e.DSN()), lockgorm.Unlocked("sqlite", "mysql"))),
 		} {
 			wantCure(t, err, txlock.ErrInvalidOption, cure)
 		}
@@ -151,7 +151,7 @@ func onOtherEngine[M any](model func(id int64) *M) map[string]func(db *gorm.DB) 
 	byCondition := func(db *gorm.DB) error { return db.Model(new(M)).Where("n = 1").Update("n", 9).Error }
 	calls := map[string]func(db *gorm.DB) error{
 		"Lock": func(db *gorm.DB) error {
-			return db.Transaction(func(tx *gorm.DB) error { return second(lockgorm.Lock(tx, newKey())) })
+			return db.Transaction(func(tx *gorm.DB) error { return testdb.Err(lockgorm.Lock(tx, newKey())) })
 		},
 		"a create":         func(db *gorm.DB) error { return db.Create(model(newID())).Error },
 		"an update":        func(db *gorm.DB) error { return db.Model(model(1)).Update("n", 9).Error },

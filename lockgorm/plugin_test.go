@@ -177,17 +177,17 @@ func TestGenericsVersion(t *testing.T) {
 		testdb.ErrorIf(t, first == 0, "Create has given no version")
 		_, err := gorm.G[Ledger](db).Where("id = ?", l.ID).Update(ctx, "n", 1)
 		wantError(t, "an update that has nothing to compare", err, lockgorm.ErrVersion)
-		noError(t, second(gorm.G[Ledger](db, lockgorm.Loaded(l)).Update(ctx, "n", 2)))
+		noError(t, testdb.Err(gorm.G[Ledger](db, lockgorm.Loaded(l)).Update(ctx, "n", 2)))
 		testdb.ErrorIf(t, l.Version == first || l.N != 2, "after Update the model is %+v", l)
-		noError(t, second(gorm.G[Ledger](db, lockgorm.Loaded(l)).Updates(ctx, Ledger{N: 3})))
-		wantError(t, "Update of an old version", second(gorm.G[Ledger](db, lockgorm.Loaded(&old)).Update(ctx, "n", 4)), txlock.ErrConflict)
-		wantError(t, "Updates of an old version", second(gorm.G[Ledger](db, lockgorm.Loaded(&old)).Updates(ctx, Ledger{N: 4})), txlock.ErrConflict)
-		wantError(t, "Delete of an old version", second(gorm.G[Ledger](db, lockgorm.Loaded(&old)).Delete(ctx)), txlock.ErrConflict)
+		noError(t, testdb.Err(gorm.G[Ledger](db, lockgorm.Loaded(l)).Updates(ctx, Ledger{N: 3})))
+		wantError(t, "Update of an old version", testdb.Err(gorm.G[Ledger](db, lockgorm.Loaded(&old)).Update(ctx, "n", 4)), txlock.ErrConflict)
+		wantError(t, "Updates of an old version", testdb.Err(gorm.G[Ledger](db, lockgorm.Loaded(&old)).Updates(ctx, Ledger{N: 4})), txlock.ErrConflict)
+		wantError(t, "Delete of an old version", testdb.Err(gorm.G[Ledger](db, lockgorm.Loaded(&old)).Delete(ctx)), txlock.ErrConflict)
 		quiet := db.Session(&gorm.Session{SkipHooks: true}) // for a model with hooks GORM needs a pointer, which Loaded gives it
 		rows, err := gorm.G[Ledger](quiet, lockgorm.AnyVersion, lockgorm.On(ledgers.Key(l.ID))).Where("id = ? AND version = ?", l.ID, first).Update(ctx, "n", 5)
 		testdb.ErrorIf(t, rows != 0 || err != nil, "AnyVersion with a condition of its own: %d rows, %v", rows, err)
 		e.wantRows(t, "the row of the model", 1, "Ledger", "n = 3 AND version = ?", l.Version)
-		noError(t, second(gorm.G[Ledger](db, lockgorm.Loaded(l)).Delete(ctx)))
+		noError(t, testdb.Err(gorm.G[Ledger](db, lockgorm.Loaded(l)).Delete(ctx)))
 	})
 }
 
@@ -198,7 +198,7 @@ func TestLoadedRefused(t *testing.T) {
 		a, b := &Parcel{ID: newID()}, &Parcel{ID: newID()}
 		noError(t, db.Create([]*Parcel{a, b}).Error)
 		for name, model := range map[string]any{"a value": *a, "nil": nil, "a nil pointer": (*Parcel)(nil), "another type": &Note{ID: 1}, "no key": &Parcel{}, "a slice": &[]Parcel{*a}} {
-			wantError(t, name, second(gorm.G[Parcel](db, lockgorm.Loaded(model)).Update(ctx, "n", 7)), txlock.ErrInvalidKey)
+			wantError(t, name, testdb.Err(gorm.G[Parcel](db, lockgorm.Loaded(model)).Update(ctx, "n", 7)), txlock.ErrInvalidKey)
 		}
 		on := db.Clauses(lockgorm.Loaded(a)).Session(&gorm.Session{})
 		wantError(t, "Model of another", on.Model(b).Update("n", 7).Error, txlock.ErrInvalidKey)
@@ -254,7 +254,7 @@ func TestNoTransaction(t *testing.T) {
 		failed := db.WithContext(cancelled).Begin()
 		refused := func(name string, handle *gorm.DB) {
 			t.Helper()
-			wantError(t, name, second(lockgorm.Lock(handle, newKey())), txlock.ErrNoTransaction)
+			wantError(t, name, testdb.Err(lockgorm.Lock(handle, newKey())), txlock.ErrNoTransaction)
 			wantError(t, name+", AssertLocked", lockgorm.AssertLocked(handle, newKey()), txlock.ErrNoTransaction)
 		}
 		for name, handle := range map[string]*gorm.DB{
@@ -263,7 +263,7 @@ func TestNoTransaction(t *testing.T) {
 		} {
 			refused(name, handle)
 		}
-		wantError(t, "a failed Begin", second(lockgorm.Lock(failed, newKey())), context.Canceled)
+		wantError(t, "a failed Begin", testdb.Err(lockgorm.Lock(failed, newKey())), context.Canceled)
 		noError(t, db.Connection(func(tx *gorm.DB) error { refused("a connection", tx); return nil }))
 		noError(t, errors.Join(db.Error, finished.Error))
 	})
@@ -288,7 +288,7 @@ func TestDryRunSendsNothing(t *testing.T) {
 			leasetest.Equal(t, "statements", sent.n, 0)
 		})
 		// Outside of a transaction, a DryRun session needs none.
-		noError(t, second(lockgorm.Lock(db.Session(&gorm.Session{DryRun: true}), newKey())))
+		noError(t, testdb.Err(lockgorm.Lock(db.Session(&gorm.Session{DryRun: true}), newKey())))
 		text := db.ToSQL(func(tx *gorm.DB) *gorm.DB { return tx.Model(&Order{}).Where("id = 1").Update("n", 1) })
 		testdb.ErrorIf(t, text == "", "ToSQL of an update that would be refused writes nothing")
 	}))
@@ -303,8 +303,8 @@ func TestMixedTransaction(t *testing.T) {
 			t.Helper()
 			e.wantHeld(t, name, own)
 			noError(t, db.Transaction(func(other *gorm.DB) error { // another's, to which the shared one is open
-				wantError(t, name+": TryLock by another", second(scopeOf(t, other).TryLock(t.Context(), common)), txlock.ErrBusy)
-				return second(scopeOf(t, other).TryRLock(t.Context(), common))
+				wantError(t, name+": TryLock by another", testdb.Err(scopeOf(t, other).TryLock(t.Context(), common)), txlock.ErrBusy)
+				return testdb.Err(scopeOf(t, other).TryRLock(t.Context(), common))
 			}))
 		}
 		keys := []txlock.Key{txlock.Shared(common), own}
@@ -341,26 +341,28 @@ func TestWaitAtMost(t *testing.T) {
 		once := parcels.Key(newID())
 		noError(t, txlock.Ensure(ctx, poolOf(t, db), key))
 		ways := map[string]func(tx *gorm.DB) error{
-			"Lock": func(tx *gorm.DB) error { return second(lockgorm.Lock(tx, key)) },
+			"Lock": func(tx *gorm.DB) error { return testdb.Err(lockgorm.Lock(tx, key)) },
 			"LockAll, shared": func(tx *gorm.DB) error {
-				return second(scopeOf(t, tx).LockAll(tx.Statement.Context, txlock.Shared(key)))
+				return testdb.Err(scopeOf(t, tx).LockAll(tx.Statement.Context, txlock.Shared(key)))
 			},
 			"On":         func(tx *gorm.DB) error { return tx.Clauses(lockgorm.On(key)).Find(&[]Note{}).Error },
 			"the plugin": func(tx *gorm.DB) error { return tx.Create(&Parcel{ID: id}).Error },
 			"gorm.G": func(tx *gorm.DB) error { // which drops the limit of a handle, and keeps its context
-				return second(gorm.G[Note](tx, lockgorm.On(key)).Find(tx.Statement.Context))
+				return testdb.Err(gorm.G[Note](tx, lockgorm.On(key)).Find(tx.Statement.Context))
 			},
 			"a hook": func(tx *gorm.DB) error {
-				locks := func(tx *gorm.DB, _ int64) error { return second(lockgorm.Lock(tx, key)) }
+				locks := func(tx *gorm.DB, _ int64) error { return testdb.Err(lockgorm.Lock(tx, key)) }
 				return withHook(tx, locks).Create(&Order{ID: newID()}).Error
 			},
-			"Once": func(tx *gorm.DB) error { return second(lockgorm.Once(tx, once, func(*gorm.DB) error { return nil })) },
+			"Once": func(tx *gorm.DB) error {
+				return testdb.Err(lockgorm.Once(tx, once, func(*gorm.DB) error { return nil }))
+			},
 			"OnceValue": func(tx *gorm.DB) error {
 				_, _, err := lockgorm.OnceValue(tx, once, func(*gorm.DB) (int, error) { return 1, nil })
 				return err
 			},
 			"On, MaxWait": func(tx *gorm.DB) error {
-				return second(gorm.G[Note](tx, lockgorm.On(key), lockgorm.MaxWait(limit)).Find(ctx))
+				return testdb.Err(gorm.G[Note](tx, lockgorm.On(key), lockgorm.MaxWait(limit)).Find(ctx))
 			},
 			"a model, MaxWait": func(tx *gorm.DB) error {
 				return gorm.G[Parcel](tx, lockgorm.MaxWait(limit)).Create(ctx, &Parcel{ID: id})
@@ -368,7 +370,7 @@ func TestWaitAtMost(t *testing.T) {
 		}
 		e.hold(t, key)
 		first := db.Begin()
-		noError(t, second(scopeOf(t, first).Once(ctx, once)))
+		noError(t, testdb.Err(scopeOf(t, first).Once(ctx, once)))
 		defer first.Rollback()
 		for name, wait := range ways {
 			noError(t, db.Transaction(func(tx *gorm.DB) error {
@@ -392,12 +394,12 @@ func TestWaitAtMost(t *testing.T) {
 		short := lockgorm.WaitAtMost(db, limit)
 		wantError(t, "Transaction", lockgorm.Transaction(short, []txlock.Key{key}, func(*gorm.DB) error { return nil }), txlock.ErrWaitTimeout)
 		for _, pool := range []*gorm.DB{db, nil} {
-			wantError(t, "no transaction", second(lockgorm.Lock(lockgorm.WaitAtMost(pool, limit), key)), txlock.ErrNoTransaction)
+			wantError(t, "no transaction", testdb.Err(lockgorm.Lock(lockgorm.WaitAtMost(pool, limit), key)), txlock.ErrNoTransaction)
 		}
 		within(t, db, func(tx *gorm.DB) {
-			wantError(t, "a limit below 0", second(lockgorm.Lock(lockgorm.WaitAtMost(tx, -1), key)), txlock.ErrInvalidOption)
+			wantError(t, "a limit below 0", testdb.Err(lockgorm.Lock(lockgorm.WaitAtMost(tx, -1), key)), txlock.ErrInvalidOption)
 			below := gorm.G[Note](tx, lockgorm.On(key), lockgorm.MaxWait(-1))
-			wantError(t, "MaxWait below 0", second(below.Find(ctx)), txlock.ErrInvalidOption)
+			wantError(t, "MaxWait below 0", testdb.Err(below.Find(ctx)), txlock.ErrInvalidOption)
 		})
 	})
 }

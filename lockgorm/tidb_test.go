@@ -42,7 +42,7 @@ func TestTiDBRefused(t *testing.T) {
 				return lockgorm.Transaction(db, []txlock.Key{shared}, func(*gorm.DB) error { return errRan })
 			},
 			"shared, Lock": func(db *gorm.DB) error {
-				return db.Transaction(func(tx *gorm.DB) error { return second(lockgorm.Lock(tx, shared)) })
+				return db.Transaction(func(tx *gorm.DB) error { return testdb.Err(lockgorm.Lock(tx, shared)) })
 			},
 		}
 		wantError(t, "Save of a new record", db.Save(&tidbOrder{ID: 2, N: 2}).Error, map[bool]error{false: schema.ErrEngine, true: nil}[guarded])

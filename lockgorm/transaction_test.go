@@ -135,7 +135,7 @@ var outermost = map[string]func(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB
 		return lockgorm.Optimistic(db, key, fn)
 	},
 	"Once": func(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error) error {
-		return second(lockgorm.Once(db, key, fn))
+		return testdb.Err(lockgorm.Once(db, key, fn))
 	},
 	"OnceValue": func(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error) error {
 		_, _, err := lockgorm.OnceValue(db, key, func(tx *gorm.DB) (int, error) { return 1, fn(tx) })

@@ -245,7 +245,7 @@ func TestWaitForItself(t *testing.T) {
 func send(t *testing.T, tx *gorm.DB, text string) {
 	t.Helper()
 	pool := leasetest.Got(lockgorm.SQLTx(tx))(t)
-	noError(t, second(pool.ExecContext(tx.Statement.Context, text)))
+	noError(t, testdb.Err(pool.ExecContext(tx.Statement.Context, text)))
 }
 
 // TestNestedNotUndone: what a nested transaction has done whose ROLLBACK TO fails, and is swallowed, doesn't stay, and the outcome is told.
@@ -381,13 +381,13 @@ func (e *env) deadlock(t *testing.T, tx *gorm.DB) error {
 		if i == 0 {
 			first = last
 		}
-		noError(t, second(rival.ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)")))
+		noError(t, testdb.Err(rival.ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)")))
 	}
-	noError(t, second(rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", last)))
+	noError(t, testdb.Err(rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", last)))
 	waited := e.Waiting(t, testdb.ConnID(t, tx.Statement.ConnPool), func() error {
 		return tx.Exec("UPDATE "+table+" SET n = n + 2 WHERE id IN (?, ?) ORDER BY id", first, last).Error
 	})
-	noError(t, second(rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", first)))
+	noError(t, testdb.Err(rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", first)))
 	err := <-waited
 	testdb.ErrorIf(t, err == nil, "there was no deadlock")
 	return err

@@ -541,7 +541,7 @@ func TestOptimisticOfItsOwnKey(t *testing.T) {
 		err := lockgorm.Optimistic(db, key, func(tx *gorm.DB) error {
 			runs++
 			scope := leasetest.Got(lockgorm.Join(tx))(t)
-			return second(scope.Lock(t.Context(), key))
+			return testdb.Err(scope.Lock(t.Context(), key))
 		})
 		wantError(t, "locked by the scope", err, txlock.ErrConflict)
 		testdb.ErrorIf(t, runs != 1 || txlock.Retryable(err), "locked by the scope: %d runs: %v", runs, err)

@@ -385,7 +385,7 @@ func TestVersionWritesAndReads(t *testing.T) {
 	for _, bad := range []any{int64(-1), "x", []byte(""), 1.5, true} {
 		wantFailure(t, fmt.Sprintf("%T %v", bad, bad), v.Scan(bad))
 	}
-	wantFailure(t, "a version that no row can have", second(lockgorm.Version(1<<63).Value()))
+	wantFailure(t, "a version that no row can have", testdb.Err(lockgorm.Version(1<<63).Value()))
 }
 
 // TestConflictThatTheServerFinds: a row that was changed since the snapshot is a conflict in every write, also where the server refuses it.

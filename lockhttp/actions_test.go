@@ -132,7 +132,7 @@ func TestActions(t *testing.T) {
 		s.posts("releasing a reader", "release", s.form("key?key=masked+c", "release", "reader", alice), alice, 303, "")
 		wants(t, "a released reader renews", reader.Renew(ctx), txlock.ErrLost)
 		s.posts("ending a session", "release", end, alice, 303, "")
-		leasetest.Fails(t, "the session that was to be ended", second(tx.ExecContext(context.WithoutCancel(ctx), "DO 1")))
+		leasetest.Fails(t, "the session that was to be ended", testdb.Err(tx.ExecContext(context.WithoutCancel(ctx), "DO 1")))
 		db.WaitGone(t, session) // the server rolls back a moment later
 		s.posts("ending it again", "release", end, alice, 409, "")
 		s.must(untouchable.Release(ctx))
@@ -181,10 +181,10 @@ func TestJobsBehindDDL(t *testing.T) {
 		s.shows("jobs", "masked n", "failed")
 		conn := leasetest.Got(db.Admin().Conn(t.Context()))(s)
 		defer func() { _ = conn.Close() }()
-		s.must(second(conn.ExecContext(t.Context(), "LOCK TABLES lockstep_jobs WRITE")))
+		s.must(testdb.Err(conn.ExecContext(t.Context(), "LOCK TABLES lockstep_jobs WRITE")))
 		s.shows("jobs", "The jobs were read ", " s ago", "masked n", "jobs are not known")
 		s.shows("", "The jobs were read ", "failing job", "jobs are not known")
-		s.must(second(conn.ExecContext(t.Context(), "UNLOCK TABLES")))
+		s.must(testdb.Err(conn.ExecContext(t.Context(), "UNLOCK TABLES")))
 		for strings.Contains(s.shows("jobs", "masked n"), "The jobs were read ") {
 			testdb.Refresh()
 		}
@@ -234,7 +234,7 @@ func TestJobActions(t *testing.T) {
 		}
 		codes := make(chan int)
 		row := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(s)
-		s.must(second(row.ExecContext(t.Context(), "SELECT 1 FROM lockstep_jobs WHERE name = 'nightly' FOR UPDATE")))
+		s.must(testdb.Err(row.ExecContext(t.Context(), "SELECT 1 FROM lockstep_jobs WHERE name = 'nightly' FOR UPDATE")))
 		for range 2 {
 			go func() {
 				code, _, header := s.post("pause", with(pause, "lease", "true"), alice)
@@ -313,8 +313,6 @@ func open(t *testing.T, db *testdb.DB, opts ...lockhttp.Option) *stage {
 }
 
 func (s *stage) must(err error) { s.Helper(); leasetest.Must(s, err) }
-
-func second[T any](_ T, err error) error { return err }
 
 // get returns an answer.
 func (s *stage) get(path string) (int, string, http.Header) {
@@ -430,7 +428,7 @@ func (s *stage) lock(keys ...txlock.Key) *sql.Tx {
 	s.Helper()
 	tx, scope := s.begin()
 	for _, key := range keys {
-		s.must(second(scope.Lock(txlock.WithLabel(s.Context(), "web-1/4711"), key)))
+		s.must(testdb.Err(scope.Lock(txlock.WithLabel(s.Context(), "web-1/4711"), key)))
 	}
 	return tx
 }

@@ -42,7 +42,7 @@ func TestPages(t *testing.T) {
 		s.acquire(m, txlock.Named("report"))
 		s.job(m)
 		s.elect()
-		s.must(second(locksqlc.Once(ctx, s.pool, txlock.Named("payment:7"), func(*sql.Tx) error { return nil })))
+		s.must(testdb.Err(locksqlc.Once(ctx, s.pool, txlock.Named("payment:7"), func(*sql.Tx) error { return nil })))
 
 		slot := fmt.Sprintf("slot %d", cart.Slot())
 		together(s, map[string][]string{
@@ -152,7 +152,7 @@ func TestBusinessDataIsHidden(t *testing.T) {
 		table := db.CreateTable(t, "people", "id BIGINT PRIMARY KEY, name VARCHAR(99)")
 		tx := s.lock(txlock.Named("order:secret"))
 		s.waits(txlock.Named("order:secret"))
-		s.must(second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1, 'business secret')")))
+		s.must(testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1, 'business secret')")))
 		m := s.manager(lease.WithLabel("the secret note"), lease.Observe(recorder.Observe))
 		s.acquire(m, txlock.Named("the secret report"))
 		s.job(m)
@@ -179,7 +179,7 @@ func TestMany(t *testing.T) {
 		n := testdb.Long(1_000, 10_000)
 		_, scope := s.begin()
 		keys := leasetest.Many(n)
-		s.must(second(scope.LockAll(t.Context(), keys...)))
+		s.must(testdb.Err(scope.LockAll(t.Context(), keys...)))
 		last := fmt.Sprintf("%d to %d of %d", n-99, n, n)
 		body := s.shows(fmt.Sprintf("locks?sort=key&q=many&page=%d", n/100), last)
 		rows := strings.Count(body, "<tr role=\"row\" id=")

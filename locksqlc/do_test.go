@@ -140,7 +140,7 @@ func TestDoCommitsItsToken(t *testing.T) {
 		isError(t, "Do", locksqlc.Do(t.Context(), pool, key, func(context.Context) error { return no }), no)
 		v, err := txlock.ReadVersion(t.Context(), pool, key)
 		testdb.ErrorIf(t, v == 0 || err != nil, "its version is %d, %v", v, err)
-		isError(t, "the lock under an older snapshot", second(join(t, late).Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
+		isError(t, "the lock under an older snapshot", testdb.Err(join(t, late).Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
 	})
 }
 
@@ -200,7 +200,7 @@ func raise(ctx context.Context, tx *sql.Tx, table string) error {
 	if err := tx.QueryRowContext(ctx, "SELECT v FROM "+table+" WHERE id = 1").Scan(&v); err != nil {
 		return err
 	}
-	return second(tx.ExecContext(ctx, "UPDATE "+table+" SET v = ? WHERE id = 1", v+1))
+	return testdb.Err(tx.ExecContext(ctx, "UPDATE "+table+" SET v = ? WHERE id = 1", v+1))
 }
 
 func valueOf(t *testing.T, db *testdb.DB, table string) (v int) {
@@ -270,8 +270,8 @@ func TestOptimisticNeedsCommittedReads(t *testing.T) {
 		check(t, locksqlc.Optimistic(t.Context(), pool, keys[0], func(*sql.Tx) error { return nil }, &sql.TxOptions{Isolation: sql.LevelReadCommitted}))
 		tx, scope := joined(t, pool)
 		for _, key := range keys {
-			isError(t, "ReadVersion", second(txlock.ReadVersion(t.Context(), pool, key)), txlock.ErrInvalidOption)
-			isError(t, "Version", second(scope.Version(t.Context(), key)), txlock.ErrInvalidOption)
+			isError(t, "ReadVersion", testdb.Err(txlock.ReadVersion(t.Context(), pool, key)), txlock.ErrInvalidOption)
+			isError(t, "Version", testdb.Err(scope.Version(t.Context(), key)), txlock.ErrInvalidOption)
 		}
 		check(t, tx.Rollback())
 	})
@@ -363,7 +363,7 @@ func TestOptimisticCancelledAtItsEnd(t *testing.T) {
 			var ctx context.Context
 			ctx, cancel = context.WithCancel(t.Context())
 			err := locksqlc.Optimistic(ctx, pool, uniqueKey(t, "ended"), func(tx *sql.Tx) error {
-				return second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()"))
+				return testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()"))
 			})
 			cancel()
 			if err == nil {

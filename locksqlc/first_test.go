@@ -108,7 +108,7 @@ func TestFirstLockMakesItsRow(t *testing.T) {
 		conn := takeConn(t, newPool(t, db.AdminConfig(), true))
 		key := uniqueKey(t, rand.Text())
 		tx := begin(t, conn, &sql.TxOptions{ReadOnly: true})
-		isError(t, "in a transaction that writes nothing", second(join(t, tx).Lock(t.Context(), key)), txlock.ErrReadOnly)
+		isError(t, "in a transaction that writes nothing", testdb.Err(join(t, tx).Lock(t.Context(), key)), txlock.ErrReadOnly)
 		check(t, tx.Rollback())
 		leasetest.Equal(t, "rows of a transaction that writes nothing", rowsOf(t, db, key), 0)
 	})
@@ -120,7 +120,7 @@ func TestFirstSharedLock(t *testing.T) {
 		key, pool := uniqueKey(t, rand.Text()), newPool(t, db.Config(), true)
 		for range 2 {
 			tx := begin(t, takeConn(t, pool))
-			check(t, second(join(t, tx).RLock(t.Context(), key)))
+			check(t, testdb.Err(join(t, tx).RLock(t.Context(), key)))
 			if !makesBefore(db) {
 				return
 			}
@@ -160,7 +160,7 @@ func TestChosenIsForOneTransaction(t *testing.T) {
 func lockNew(t *testing.T, db *testdb.DB, conn *sql.Conn, key txlock.Key, inside string) bool {
 	t.Helper()
 	tx := begin(t, conn)
-	check(t, second(join(t, tx).Lock(t.Context(), key)))
+	check(t, testdb.Err(join(t, tx).Lock(t.Context(), key)))
 	if inside != "" {
 		exec(t, tx, inside)
 	}
@@ -324,7 +324,7 @@ func TestPreparedForAnotherContext(t *testing.T) {
 			check(t, err)
 			_, err = prepared.ExecContext(t.Context())
 			testdb.ErrorIf(t, !strings.Contains(fmt.Sprint(err), "prepared under"), "%s: %v", name, err)
-			check(t, second(prepared.ExecContext(ctx)))
+			check(t, testdb.Err(prepared.ExecContext(ctx)))
 			_, held := s.Held(key)
 			testdb.ErrorIf(t, held != (name == "LockWith"), "%s: held %t", name, held)
 			check(t, prepared.Close())
@@ -340,28 +340,28 @@ func TestPreparedForLaterTransactions(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table, key := numbers(t, db), uniqueKey(t, "kept")
 		other, elsewhere := joined(t, newPool(t, db.Config(), true))
-		check(t, second(elsewhere.Lock(t.Context(), key)))
+		check(t, testdb.Err(elsewhere.Lock(t.Context(), key)))
 		for name, spoil := range map[string]func(tx *sql.Tx, s *txlock.Scope, kept *sql.Stmt) error{
 			"CommitWith": func(tx *sql.Tx, s *txlock.Scope, kept *sql.Stmt) error {
 				ctx := s.CommitWith(t.Context(), 1)
-				check(t, second(tx.StmtContext(ctx, kept).ExecContext(ctx)))
+				check(t, testdb.Err(tx.StmtContext(ctx, kept).ExecContext(ctx)))
 				return errInner
 			},
 			"a lock that isn't free": func(tx *sql.Tx, s *txlock.Scope, kept *sql.Stmt) error {
 				ctx := s.LockWith(t.Context(), key)
-				isError(t, "LockWith", second(tx.StmtContext(ctx, kept).ExecContext(ctx)), txlock.ErrWaitTimeout)
-				return second(tx.StmtContext(t.Context(), kept).ExecContext(t.Context()))
+				isError(t, "LockWith", testdb.Err(tx.StmtContext(ctx, kept).ExecContext(ctx)), txlock.ErrWaitTimeout)
+				return testdb.Err(tx.StmtContext(t.Context(), kept).ExecContext(t.Context()))
 			},
 			"a context that ends": func(tx *sql.Tx, s *txlock.Scope, kept *sql.Stmt) error {
 				ctx, cancel := context.WithCancel(s.LockWith(t.Context(), key))
 				prepared := tx.StmtContext(ctx, kept)
 				cancel()
-				return second(prepared.ExecContext(ctx))
+				return testdb.Err(prepared.ExecContext(ctx))
 			},
 			"another pool's context": func(tx *sql.Tx, _ *txlock.Scope, kept *sql.Stmt) error {
 				ctx := elsewhere.CommitWith(t.Context(), 1)
-				err := second(tx.StmtContext(ctx, kept).ExecContext(ctx))
-				again := second(tx.StmtContext(t.Context(), kept).ExecContext(t.Context()))
+				err := testdb.Err(tx.StmtContext(ctx, kept).ExecContext(ctx))
+				again := testdb.Err(tx.StmtContext(t.Context(), kept).ExecContext(t.Context()))
 				testdb.ErrorIf(t, fmt.Sprint(again) != fmt.Sprint(err), "in the same transaction: %v, then %v", err, again)
 				return err
 			},
@@ -378,11 +378,11 @@ func TestPreparedForLaterTransactions(t *testing.T) {
 			err = spoil(tx, s, kept)
 			testdb.ErrorIf(t, (err == nil) != (name == "a lock that isn't free"), "%s: %v", name, err)
 			_ = tx.Rollback() // it may have ended
-			check(t, second(kept.ExecContext(t.Context())))
+			check(t, testdb.Err(kept.ExecContext(t.Context())))
 			tx, s = joined(t, pool)
-			check(t, second(tx.StmtContext(t.Context(), kept).ExecContext(t.Context())))
+			check(t, testdb.Err(tx.StmtContext(t.Context(), kept).ExecContext(t.Context())))
 			ctx := s.CommitWith(t.Context(), 1)
-			check(t, second(tx.StmtContext(ctx, kept).ExecContext(ctx)))
+			check(t, testdb.Err(tx.StmtContext(ctx, kept).ExecContext(ctx)))
 			_ = tx.Commit() // it has ended
 			check(t, errors.Join(kept.Close(), prepared.Close(), pool.Close()))
 		}

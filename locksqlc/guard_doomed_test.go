@@ -109,7 +109,7 @@ var shapes = []shape{
 		return errors.Join(stmt.QueryRowContext(ctx, lastRow-1).Scan(new(int)), stmt.Close())
 	}},
 	{name: "prepared by the pool", run: func(ctx context.Context, v *victim) error {
-		return second(v.tx.StmtContext(ctx, v.ready).ExecContext(ctx, lastRow))
+		return testdb.Err(v.tx.StmtContext(ctx, v.ready).ExecContext(ctx, lastRow))
 	}},
 }
 
@@ -203,26 +203,26 @@ func (v *victim) commitsHalf(t *testing.T) {
 func (v *victim) isDoomed(t *testing.T) {
 	t.Helper()
 	ctx, write := t.Context(), "INSERT INTO "+v.table+" VALUES (9000, 0, '')"
-	err := second(v.tx.ExecContext(ctx, write))
+	err := testdb.Err(v.tx.ExecContext(ctx, write))
 	wantDoomed(t, "Exec", err, 1213)
 	isError(t, "Exec", err, txlock.ErrDeadlock)
-	wantDoomed(t, "Exec with an argument", second(v.tx.ExecContext(ctx, "INSERT INTO "+v.table+" VALUES (?, 0, '')", 9000)), 1213)
-	wantDoomed(t, "Query", second(v.tx.QueryContext(ctx, "SELECT 1")), 1213)
+	wantDoomed(t, "Exec with an argument", testdb.Err(v.tx.ExecContext(ctx, "INSERT INTO "+v.table+" VALUES (?, 0, '')", 9000)), 1213)
+	wantDoomed(t, "Query", testdb.Err(v.tx.QueryContext(ctx, "SELECT 1")), 1213)
 	wantDoomed(t, "QueryRow", v.tx.QueryRowContext(ctx, "SELECT 1").Scan(new(int)), 1213)
 	wantDoomed(t, "QueryRow with an argument", v.tx.QueryRowContext(ctx, "SELECT ?", 1).Scan(new(int)), 1213)
 	for _, text := range []string{"SAVEPOINT x", "ROLLBACK TO SAVEPOINT early", "ROLLBACK", "COMMIT", "BEGIN", write + "; " + write} {
-		wantDoomed(t, text, second(v.tx.ExecContext(ctx, text)), 1213)
+		wantDoomed(t, text, testdb.Err(v.tx.ExecContext(ctx, text)), 1213)
 	}
 	stmt := leasetest.Got(v.tx.PrepareContext(ctx, "UPDATE "+v.table+" SET v = 9 WHERE id = ?"))(t)
-	wantDoomed(t, "Exec of a statement prepared now", second(stmt.ExecContext(ctx, 1)), 1213)
+	wantDoomed(t, "Exec of a statement prepared now", testdb.Err(stmt.ExecContext(ctx, 1)), 1213)
 	wantDoomed(t, "QueryRow of it", stmt.QueryRowContext(ctx, 1).Scan(new(int)), 1213)
-	wantDoomed(t, "Exec of the pool's statement", second(v.tx.StmtContext(ctx, v.ready).ExecContext(ctx, 1)), 1213)
+	wantDoomed(t, "Exec of the pool's statement", testdb.Err(v.tx.StmtContext(ctx, v.ready).ExecContext(ctx, 1)), 1213)
 
 	wantDoomed(t, "Commit", v.tx.Commit(), 1213)
 	wantCount(t, v.db, 0, "SELECT COUNT(*) FROM "+v.table+" WHERE v <> 0 OR id = 9000")
 	leasetest.Equal(t, "the connection of the pool, which was good", testdb.ConnID(t, v.db), v.conn)
 	tx := begin(t, v.db)
-	isError(t, "the pool's statement in the next transaction", second(tx.StmtContext(ctx, v.ready).ExecContext(ctx, 2)), nil)
+	isError(t, "the pool's statement in the next transaction", testdb.Err(tx.StmtContext(ctx, v.ready).ExecContext(ctx, 2)), nil)
 	isError(t, "the next transaction", tx.Commit(), nil)
 }
 
@@ -259,7 +259,7 @@ func (w waiter) isAbandoned(t *testing.T, db *testdb.DB) {
 	took := time.Since(begun)
 	testdb.ErrorIf(t, took > soon, "the lock of the abandoned session was free after %v", took)
 	db.WaitGone(t, w.conn)
-	wantDoomed(t, "the next statement", second(w.tx.ExecContext(t.Context(), "SELECT 1")), 0)
+	wantDoomed(t, "the next statement", testdb.Err(w.tx.ExecContext(t.Context(), "SELECT 1")), 0)
 	wantDoomed(t, "Commit", w.tx.Commit(), 0)
 }
 
@@ -363,10 +363,10 @@ func (v *victim) isOver(t *testing.T, answer error, result int, again bool) {
 	t.Helper()
 	n := int(number(answer))
 	testdb.ErrorIf(t, n != result && (result != 0 || n != 1213), "the statement was answered %v", answer)
-	wantOver(t, "the next write", second(v.tx.ExecContext(t.Context(), "INSERT INTO "+v.table+" VALUES (9000, 0, '')")), again)
+	wantOver(t, "the next write", testdb.Err(v.tx.ExecContext(t.Context(), "INSERT INTO "+v.table+" VALUES (9000, 0, '')")), again)
 	if v.scope != nil {
 		wantHeld(t, "after the deadlock", v.scope, v.key, false)
-		isError(t, "Lock", second(v.scope.Lock(t.Context(), v.key)), txlock.ErrTxDoomed)
+		isError(t, "Lock", testdb.Err(v.scope.Lock(t.Context(), v.key)), txlock.ErrTxDoomed)
 	}
 	wantOver(t, "Commit", v.tx.Commit(), again)
 	wantCount(t, v.db, 0, "SELECT COUNT(*) FROM "+v.table+" WHERE v <> 0 OR id IN (7000, 9000)")
@@ -421,8 +421,8 @@ func TestLostWithALargeStatement(t *testing.T) {
 		pool := newPool(t, db.AdminConfig(lose), true)
 		text := strings.Repeat("x", 1<<20)
 		for name, send := range map[string]func(tx *sql.Tx) error{
-			"text":     func(tx *sql.Tx) error { return second(tx.ExecContext(t.Context(), "DO '"+text+"'")) },
-			"prepared": func(tx *sql.Tx) error { return second(tx.ExecContext(t.Context(), "DO ?", text)) },
+			"text":     func(tx *sql.Tx) error { return testdb.Err(tx.ExecContext(t.Context(), "DO '"+text+"'")) },
+			"prepared": func(tx *sql.Tx) error { return testdb.Err(tx.ExecContext(t.Context(), "DO ?", text)) },
 		} {
 			runs := 0
 			err := locksqlc.Run(t.Context(), pool, []txlock.Key{uniqueKey(t, "large")}, func(tx *sql.Tx) error {
@@ -482,7 +482,7 @@ func TestUnknownReplies(t *testing.T) {
 				if errors.Is(err, fault.ErrReply) {
 					wantOver(t, what, err, false)
 					isError(t, what+": Verify", scope.Verify(t.Context()), txlock.ErrTxDoomed)
-					isError(t, what+": a lock behind it", second(scope.TryLock(t.Context(), c.key)), txlock.ErrTxDoomed)
+					isError(t, what+": a lock behind it", testdb.Err(scope.TryLock(t.Context(), c.key)), txlock.ErrTxDoomed)
 				}
 				unread := errors.Is(scope.Verify(t.Context()), fault.ErrReply)
 				err = tx.Commit()

@@ -30,7 +30,7 @@ func sessionStatus(tb testing.TB, on testdb.Queryer, variable string) (n int) {
 // wantNoTransaction fails the test unless the scope has ended with its transaction.
 func wantNoTransaction(t *testing.T, scope *txlock.Scope, key txlock.Key) {
 	t.Helper()
-	isError(t, "Lock after the end", second(scope.Lock(t.Context(), key)), txlock.ErrNoTransaction)
+	isError(t, "Lock after the end", testdb.Err(scope.Lock(t.Context(), key)), txlock.ErrNoTransaction)
 	isError(t, "Verify after the end", scope.Verify(t.Context()), txlock.ErrNoTransaction)
 	wantHeld(t, "after the end", scope, key, false)
 }
@@ -44,7 +44,7 @@ func TestScopeEndsWithTransaction(t *testing.T) {
 			lock(t, scope, key)
 			isError(t, name, end(tx), nil)
 			wantNoTransaction(t, scope, key)
-			isError(t, "Join after "+name, second(locksqlc.Join(t.Context(), tx)), txlock.ErrNoTransaction)
+			isError(t, "Join after "+name, testdb.Err(locksqlc.Join(t.Context(), tx)), txlock.ErrNoTransaction)
 			next := begin(t, pool) // on the same connection
 			testdb.ErrorIf(t, join(t, next) == scope, "the next transaction has the scope of the last one")
 			wantNoTransaction(t, scope, key)
@@ -62,7 +62,7 @@ func TestTransactionsAsText(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, key := newPool(t, db.Config(), true), uniqueKey(t, "text")
 		conn := takeConn(t, pool)
-		isError(t, "JoinConn before BEGIN", second(locksqlc.JoinConn(t.Context(), conn)), txlock.ErrNoTransaction)
+		isError(t, "JoinConn before BEGIN", testdb.Err(locksqlc.JoinConn(t.Context(), conn)), txlock.ErrNoTransaction)
 		for _, text := range []struct{ begin, end string }{
 			{"BEGIN", "COMMIT"},
 			{"begin work", "ROLLBACK WORK"},
@@ -78,7 +78,7 @@ func TestTransactionsAsText(t *testing.T) {
 			exec(t, conn, text.end)
 			wantFree(t, db, key)
 			wantNoTransaction(t, scope, key)
-			isError(t, "JoinConn after "+text.end, second(locksqlc.JoinConn(t.Context(), conn)), txlock.ErrNoTransaction)
+			isError(t, "JoinConn after "+text.end, testdb.Err(locksqlc.JoinConn(t.Context(), conn)), txlock.ErrNoTransaction)
 		}
 		for _, chain := range []string{"COMMIT AND CHAIN", "ROLLBACK WORK AND CHAIN"} {
 			exec(t, conn, "BEGIN")
@@ -96,7 +96,7 @@ func TestTransactionsAsText(t *testing.T) {
 		first := joinConn(t, conn)
 		lock(t, first, key)
 		exec(t, conn, "BEGIN") // commits the first
-		isError(t, "Lock after a second BEGIN", second(first.Lock(t.Context(), key)), txlock.ErrTxDoomed)
+		isError(t, "Lock after a second BEGIN", testdb.Err(first.Lock(t.Context(), key)), txlock.ErrTxDoomed)
 		lock(t, joinConn(t, conn), key)
 		exec(t, conn, "COMMIT")
 	})
@@ -141,7 +141,7 @@ func TestSavepointOfCaller(t *testing.T) {
 			scope, key := join(t, tx), uniqueKey(t, "savepoint")
 			exec(t, tx, "SAVEPOINT early")
 			lock(t, scope, key)
-			wantOver(t, "CALL of "+body, second(tx.ExecContext(t.Context(), "CALL "+procedure+"()")), false)
+			wantOver(t, "CALL of "+body, testdb.Err(tx.ExecContext(t.Context(), "CALL "+procedure+"()")), false)
 			wantHeld(t, "after "+body, scope, key, false)
 			isError(t, "Commit after CALL of "+body, tx.Commit(), txlock.ErrTxDoomed)
 		}
@@ -289,7 +289,7 @@ func TestWrappedEnds(t *testing.T) {
 		tx, scope := joined(t, pool)
 		id := testdb.ConnID(t, tx)
 		lock(t, scope, held)
-		err := cancelled(t, db, id, func(ctx context.Context) error { return second(scope.Lock(ctx, wanted)) })
+		err := cancelled(t, db, id, func(ctx context.Context) error { return testdb.Err(scope.Lock(ctx, wanted)) })
 		isError(t, "Lock", err, context.Canceled)
 		db.WaitGone(t, id)
 		wantFree(t, db, held)
@@ -684,7 +684,7 @@ func TestChainedTransaction(t *testing.T) {
 		exec(t, conn, "SET completion_type = CHAIN")
 		exec(t, conn, "COMMIT")
 		scope := joinConn(t, conn)
-		isError(t, "a lock behind a chained COMMIT", second(scope.Lock(t.Context(), key)), schema.ErrSession)
+		isError(t, "a lock behind a chained COMMIT", testdb.Err(scope.Lock(t.Context(), key)), schema.ErrSession)
 		exec(t, conn, "SET completion_type = NO_CHAIN")
 		lock(t, scope, key)
 		wantLocked(t, "the chained transaction", db, key)

@@ -87,13 +87,8 @@ func sides(t *testing.T, f func(t *testing.T, guarded bool)) {
 	t.Run("guarded", func(t *testing.T) { t.Parallel(); f(t, true) })
 }
 
-// executor is a pool, a connection or a transaction.
-type executor interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
-
 // check ends the test if there is an error, and isError fails it unless the error is the wanted one, nil for none.
-var check, isError = leasetest.Must, leasetest.Wants
+var exec, count, check, isError = testdb.Exec, testdb.Count, leasetest.Must, leasetest.Wants
 
 // says fails the test unless the error is the wanted one, nil for any, and has this text.
 func says(tb testing.TB, what string, err, want error, text string) {
@@ -109,12 +104,9 @@ func wantPanic(tb testing.TB, want any, fn func()) {
 	fn()
 }
 
-// second is the error of a call whose other result plays no part.
-func second[T any](_ T, err error) error { return err }
-
 // prepares is a *sql.DB, *sql.Conn or *sql.Tx.
 type prepares interface {
-	executor
+	testdb.Executor
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
 }
@@ -130,7 +122,7 @@ func sendBy(ctx context.Context, on prepares, by, query string, args ...any) err
 		if err != nil {
 			return err
 		}
-		return errors.Join(second(stmt.ExecContext(ctx, args...)), stmt.Close())
+		return errors.Join(testdb.Err(stmt.ExecContext(ctx, args...)), stmt.Close())
 	case "rows":
 		rows, err := on.QueryContext(ctx, query, args...)
 		if err != nil {
@@ -141,13 +133,7 @@ func sendBy(ctx context.Context, on prepares, by, query string, args ...any) err
 		}
 		return errors.Join(rows.Err(), rows.Close())
 	}
-	return second(on.ExecContext(ctx, query, args...))
-}
-
-func exec(tb testing.TB, on executor, query string, args ...any) {
-	tb.Helper()
-	_, err := on.ExecContext(tb.Context(), query, args...)
-	testdb.FatalIf(tb, err != nil, "%s: %v", query, err)
+	return testdb.Err(on.ExecContext(ctx, query, args...))
 }
 
 // beginner is a pool or a connection.
@@ -179,13 +165,6 @@ func cancelled(t *testing.T, db *testdb.DB, session int64, call func(ctx context
 	answered := db.Waiting(t, session, func() error { return call(ctx) })
 	cancel()
 	return <-answered
-}
-
-func count(tb testing.TB, on testdb.Queryer, query string, args ...any) (n int) {
-	tb.Helper()
-	err := on.QueryRowContext(tb.Context(), query, args...).Scan(&n)
-	testdb.FatalIf(tb, err != nil, "%s: %v", query, err)
-	return n
 }
 
 // wantCount fails the test unless the query counts so many.
@@ -252,7 +231,7 @@ func wantFree(tb testing.TB, db *testdb.DB, keys ...txlock.Key) {
 	pool := newPool(tb, db.Config(), true)
 	for _, key := range keys {
 		tx := begin(tb, pool)
-		isError(tb, fmt.Sprintf("%v is still locked", key), second(join(tb, tx).WaitAtMost(30*time.Second).Lock(tb.Context(), key)), nil)
+		isError(tb, fmt.Sprintf("%v is still locked", key), testdb.Err(join(tb, tx).WaitAtMost(30*time.Second).Lock(tb.Context(), key)), nil)
 		_ = tx.Rollback()
 	}
 }
@@ -291,13 +270,15 @@ type verb = func(ctx context.Context, s *txlock.Scope, key txlock.Key) error
 
 // called is the verb of a method.
 func called[T any](method func(*txlock.Scope, context.Context, txlock.Key) (T, error)) verb {
-	return func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(method(s, ctx, key)) }
+	return func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+		return testdb.Err(method(s, ctx, key))
+	}
 }
 
 // within is the verb of a method that waits so long at most.
 func within(limit time.Duration, method func(*txlock.Scope, context.Context, txlock.Key) (txlock.Grant, error)) verb {
 	return func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		return second(method(s.WaitAtMost(limit), ctx, key))
+		return testdb.Err(method(s.WaitAtMost(limit), ctx, key))
 	}
 }
 
@@ -308,7 +289,7 @@ func together[T any](method func(*txlock.Scope, context.Context, ...txlock.Key) 
 		for _, name := range names {
 			keys = append(keys, besides(key, name))
 		}
-		return second(method(s, ctx, keys...))
+		return testdb.Err(method(s, ctx, keys...))
 	}
 }
 
@@ -322,7 +303,7 @@ var writing = map[string]verb{
 	"WaitAtMost":     within(time.Minute, (*txlock.Scope).Lock),
 	"LockAll":        together((*txlock.Scope).LockAll, "b"),
 	"CompareAndBump": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return s.CompareAndBump(ctx, key, 0) },
-	"Once":           func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Once(ctx, key)) },
+	"Once":           func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return testdb.Err(s.Once(ctx, key)) },
 }
 
 // verbs are writing, and the calls that lock or read the row of a key in other ways.
@@ -469,7 +450,7 @@ func TestDriverName(t *testing.T) {
 			testdb.ErrorIf(t, !rawsql.TakesText(pool), "%s: its statements would be prepared", how)
 			key := txlock.NewFamily[string]("named", txlock.Exact()).Key(how)
 			try := func() error {
-				return locksqlc.Run(t.Context(), other, nil, func(tx *sql.Tx) error { return second(join(t, tx).TryLock(t.Context(), key)) })
+				return locksqlc.Run(t.Context(), other, nil, func(tx *sql.Tx) error { return testdb.Err(join(t, tx).TryLock(t.Context(), key)) })
 			}
 			check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error {
 				isError(t, how, try(), txlock.ErrBusy)

@@ -48,7 +48,7 @@ func TestLargeLastStatement(t *testing.T) {
 			pool := newPool(t, cfg, true)
 			db.Exec(t, "UPDATE "+table+" SET b = NULL")
 			check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
-				return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET b = ? WHERE id = ?", make([]byte, most), 1))
+				return testdb.Err(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET b = ? WHERE id = ?", make([]byte, most), 1))
 			}))
 			id, before := 0, 0
 			for range 2 { // by the first the pool learns what its driver does with arguments
@@ -76,12 +76,12 @@ func TestCommitWithAndBehind(t *testing.T) {
 			err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
 				calls++
 				ctx := s.CommitWith(t.Context(), 1)
-				check(t, second(tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()")))
+				check(t, testdb.Err(tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()")))
 				for _, ctx := range []context.Context{t.Context(), ctx} {
 					_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()")
 					testdb.ErrorIf(t, err == nil, "a statement behind the COMMIT is executed")
 				}
-				isError(t, "a lock behind", second(s.Lock(t.Context(), uniqueKey(t, "behind"))), txlock.ErrNoTransaction)
+				isError(t, "a lock behind", testdb.Err(s.Lock(t.Context(), uniqueKey(t, "behind"))), txlock.ErrNoTransaction)
 				return returns
 			})
 			n = count(t, db.Admin(), "SELECT COUNT(*) FROM "+table)
@@ -92,7 +92,7 @@ func TestCommitWithAndBehind(t *testing.T) {
 		table := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT")
 		for _, end := range []func(*sql.Tx) error{(*sql.Tx).Commit, (*sql.Tx).Rollback} {
 			tx := begin(t, pool)
-			check(t, second(tx.ExecContext(join(t, tx).CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")))
+			check(t, testdb.Err(tx.ExecContext(join(t, tx).CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")))
 			check(t, end(tx))
 		}
 		wantCount(t, db.Admin(), 2, "SELECT COUNT(*) FROM "+table)
@@ -105,7 +105,7 @@ func TestCommitWithAndBehind(t *testing.T) {
 			exec(t, conn, "BEGIN")
 			s := joinConn(t, conn)
 			called.then(t, s, "after")
-			check(t, second(conn.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")))
+			check(t, testdb.Err(conn.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")))
 			called.wants(t, "behind CommitWith", "after")
 			_, err := conn.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()")
 			testdb.ErrorIf(t, err == nil, "a statement behind the COMMIT is executed")
@@ -127,7 +127,7 @@ func TestCommitWithALostLock(t *testing.T) {
 		table := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT")
 		err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
 			exec(t, tx, "COMMIT")
-			return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()"))
+			return testdb.Err(tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()"))
 		})
 		isError(t, "without its lock", err, txlock.ErrTxDoomed)
 		wantCount(t, db.Admin(), 0, "SELECT COUNT(*) FROM "+table)
@@ -177,12 +177,12 @@ func TestCommitWithRefused(t *testing.T) {
 		table := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT")
 		insert := func(tx *sql.Tx, rows int64) error {
 			s := join(t, tx)
-			return second(tx.ExecContext(s.CommitWith(t.Context(), rows), "INSERT INTO "+table+" VALUES ()"))
+			return testdb.Err(tx.ExecContext(s.CommitWith(t.Context(), rows), "INSERT INTO "+table+" VALUES ()"))
 		}
 		fn := func(tx *sql.Tx) error { return insert(tx, 1) }
 		key := uniqueKey(t, "refused")
 		isError(t, "Optimistic", locksqlc.Optimistic(t.Context(), guarded, key, fn), txlock.ErrInvalidOption)
-		isError(t, "Once", second(locksqlc.Once(t.Context(), guarded, key, fn)), txlock.ErrInvalidOption)
+		isError(t, "Once", testdb.Err(locksqlc.Once(t.Context(), guarded, key, fn)), txlock.ErrInvalidOption)
 		isError(t, "a plain pool", locksqlc.Run(t.Context(), plain, nil, fn), txlock.ErrUnguarded)
 		isError(t, "-2 rows", locksqlc.Run(t.Context(), guarded, nil, func(tx *sql.Tx) error { return insert(tx, -2) }), txlock.ErrInvalidOption)
 		check(t, lastly(t, guarded, func(tx *sql.Tx, _ *txlock.Scope) error {
@@ -203,9 +203,9 @@ func TestCommitWithRefused(t *testing.T) {
 						with = append(with, s.LockWith(t.Context(), uniqueKey(t, "another")))
 					}
 					for _, ctx := range with {
-						says(t, "on another pool", second(other.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()")), nil, "another transaction")
+						says(t, "on another pool", testdb.Err(other.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()")), nil, "another transaction")
 					}
-					return second(other.ExecContext(t.Context(), "DELETE FROM "+table))
+					return testdb.Err(other.ExecContext(t.Context(), "DELETE FROM "+table))
 				}))
 				_, err = guarded.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")
 				says(t, "on the pool", err, nil, "another transaction")
@@ -215,11 +215,11 @@ func TestCommitWithRefused(t *testing.T) {
 		conn := leasetest.Got(guarded.Conn(t.Context()))(t)
 		defer func() { _ = conn.Close() }()
 		xid := "'" + table + "'"
-		check(t, second(conn.ExecContext(t.Context(), "XA START "+xid)))
+		check(t, testdb.Err(conn.ExecContext(t.Context(), "XA START "+xid)))
 		s := leasetest.Got(locksqlc.JoinConn(t.Context(), conn))(t)
-		says(t, "in a transaction of XA", second(conn.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")), txlock.ErrUnguarded, "XA or a procedure has begun")
+		says(t, "in a transaction of XA", testdb.Err(conn.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")), txlock.ErrUnguarded, "XA or a procedure has begun")
 		for _, end := range []string{"XA END ", "XA ROLLBACK "} {
-			check(t, second(conn.ExecContext(t.Context(), end+xid)))
+			check(t, testdb.Err(conn.ExecContext(t.Context(), end+xid)))
 		}
 		wantCount(t, db.Admin(), 0, "SELECT COUNT(*) FROM "+table)
 	})
@@ -261,7 +261,7 @@ func sentOnce(t *testing.T, db *testdb.DB, pool *sql.DB, trips *testdb.Trips) {
 			db.Exec(t, "DROP FUNCTION lockstep_"+table)
 		}
 		err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
-			return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET s = ? WHERE id = 1", "b"))
+			return testdb.Err(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET s = ? WHERE id = 1", "b"))
 		})
 		var server *mysql.MySQLError
 		testdb.ErrorIf(t, !errors.As(err, &server) || int(server.Number) != number || errors.Is(err, txlock.ErrTxDoomed), "%v: got %v", c, err)
@@ -270,7 +270,7 @@ func sentOnce(t *testing.T, db *testdb.DB, pool *sql.DB, trips *testdb.Trips) {
 	if before, table := trips.Count(), db.CreateTable(t, "last", "id INT PRIMARY KEY"); sharesTexts(db.Engine()) {
 		check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
 			before = trips.Count()
-			return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES (1)"))
+			return testdb.Err(tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES (1)"))
 		}))
 		leasetest.Equal(t, "round trips of a last statement, after all these", trips.Count()-before, 1)
 	}
@@ -279,7 +279,7 @@ func sentOnce(t *testing.T, db *testdb.DB, pool *sql.DB, trips *testdb.Trips) {
 	for _, name := range []string{"@lockstep_1", "@lockstep_text", "@LOCKSTEP_rows", "@`lockstep_text`", "@'lockstep_1'"} {
 		check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
 			check(t, tx.QueryRowContext(t.Context(), "SELECT "+name+" := 'mine'").Scan(new(string)))
-			return second(tx.ExecContext(s.CommitWith(t.Context(), txlock.AnyRows), "UPDATE "+table+" SET s = CONCAT("+name+", ?) WHERE id = 1", "!"))
+			return testdb.Err(tx.ExecContext(s.CommitWith(t.Context(), txlock.AnyRows), "UPDATE "+table+" SET s = CONCAT("+name+", ?) WHERE id = 1", "!"))
 		}))
 		var got string
 		check(t, db.Admin().QueryRowContext(t.Context(), "SELECT s FROM "+table).Scan(&got))
@@ -321,7 +321,7 @@ func (c callees) wants(t *testing.T, what string, want ...string) {
 }
 
 // commitWays are the ways to commit a transaction in which fn has written.
-func commitWays(t *testing.T, pool *sql.DB, fn func(on executor, s *txlock.Scope) error) map[string]func() error {
+func commitWays(t *testing.T, pool *sql.DB, fn func(on testdb.Executor, s *txlock.Scope) error) map[string]func() error {
 	in := func(tx *sql.Tx) error { return fn(tx, join(t, tx)) }
 	all := map[string]func() error{
 		"CommitWith": func() error {
@@ -343,7 +343,7 @@ func commitWays(t *testing.T, pool *sql.DB, fn func(on executor, s *txlock.Scope
 				if err := fn(conn, s); err != nil {
 					return err
 				}
-				return second(conn.ExecContext(s.CommitWith(t.Context(), txlock.AnyRows), "DELETE FROM lockstep_once WHERE 1 = 0"))
+				return testdb.Err(conn.ExecContext(s.CommitWith(t.Context(), txlock.AnyRows), "DELETE FROM lockstep_once WHERE 1 = 0"))
 			})
 		},
 	}
@@ -361,7 +361,7 @@ func TestAfterCommit(t *testing.T) {
 		pool, table := newPool(t, db.Config(), true), db.CreateTable(t, "after_commit", "id INT PRIMARY KEY")
 		pool.SetMaxOpenConns(1)
 		id, called := 0, newCallees(t)
-		for way, commit := range commitWays(t, pool, func(on executor, s *txlock.Scope) error {
+		for way, commit := range commitWays(t, pool, func(on testdb.Executor, s *txlock.Scope) error {
 			id++
 			id, key := id, uniqueKey(t, "after")
 			lock(t, s, key)
@@ -385,7 +385,7 @@ func TestAfterCommit(t *testing.T) {
 			idle(t, pool)
 		}
 		broken := errors.New("broken")
-		for way, commit := range commitWays(t, pool, func(_ executor, s *txlock.Scope) error {
+		for way, commit := range commitWays(t, pool, func(_ testdb.Executor, s *txlock.Scope) error {
 			called.then(t, s, "never")
 			return broken
 		}) {
@@ -399,7 +399,7 @@ func TestAfterCommit(t *testing.T) {
 func TestAfterCommitOfSavepoints(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, called := newPool(t, db.Config(), true), newCallees(t)
-		for way, commit := range commitWays(t, pool, func(on executor, s *txlock.Scope) error {
+		for way, commit := range commitWays(t, pool, func(on testdb.Executor, s *txlock.Scope) error {
 			called.then(t, s, "before")
 			exec(t, on, "SAVEPOINT a")
 			called.then(t, s, "undone")
@@ -422,7 +422,7 @@ func TestAfterCommitUnanswered(t *testing.T) {
 		for _, arrives := range []bool{false, true} {
 			pool, called := newPool(t, db.AdminConfig(testdb.LosingCommits(arrives)), true), newCallees(t)
 			table := db.CreateTable(t, fmt.Sprintf("unanswered_%t", arrives), "id INT PRIMARY KEY AUTO_INCREMENT")
-			for way, commit := range commitWays(t, pool, func(on executor, s *txlock.Scope) error {
+			for way, commit := range commitWays(t, pool, func(on testdb.Executor, s *txlock.Scope) error {
 				exec(t, on, "INSERT INTO "+table+" VALUES ()")
 				called.then(t, s, "never")
 				return nil

@@ -61,11 +61,11 @@ func TestFirstStatement(t *testing.T) {
 		},
 		"prepared by it": func(t *testing.T, b *begun) {
 			stmt := leasetest.Got(b.tx.PrepareContext(t.Context(), "INSERT INTO "+b.table+" VALUES (?)"))(t)
-			check(t, errors.Join(second(stmt.ExecContext(t.Context(), 7)), stmt.Close()))
+			check(t, errors.Join(testdb.Err(stmt.ExecContext(t.Context(), 7)), stmt.Close()))
 		},
 		"prepared before": func(t *testing.T, b *begun) {
 			stmt := leasetest.Got(b.conn.PrepareContext(t.Context(), "INSERT INTO "+b.table+" VALUES (?)"))(t)
-			check(t, errors.Join(second(b.tx.StmtContext(t.Context(), stmt).ExecContext(t.Context(), 7)), stmt.Close()))
+			check(t, errors.Join(testdb.Err(b.tx.StmtContext(t.Context(), stmt).ExecContext(t.Context(), 7)), stmt.Close()))
 		},
 		"an argument":       func(t *testing.T, b *begun) { exec(t, b.tx, "INSERT INTO "+b.table+" VALUES (?)", 7) },
 		"a wrong one":       func(t *testing.T, b *begun) { _, _ = b.tx.ExecContext(t.Context(), "INSERT INTO nowhere VALUES (7)") },
@@ -73,7 +73,7 @@ func TestFirstStatement(t *testing.T) {
 		"Verify":            func(t *testing.T, b *begun) { check(t, join(t, b.tx).Verify(t.Context())) },
 		"by the driver": func(t *testing.T, b *begun) {
 			check(t, b.conn.Raw(func(conn any) error {
-				return second(conn.(driver.ExecerContext).ExecContext(t.Context(), "INSERT INTO "+b.table+" VALUES (7)", nil))
+				return testdb.Err(conn.(driver.ExecerContext).ExecContext(t.Context(), "INSERT INTO "+b.table+" VALUES (7)", nil))
 			}))
 		},
 	} {
@@ -94,7 +94,7 @@ func TestOptimisticEnd(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "ended", "id INT PRIMARY KEY AUTO_INCREMENT, v INT")
 		write := func(tx *sql.Tx) error {
-			return second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" (v) VALUES (1)"))
+			return testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO "+table+" (v) VALUES (1)"))
 		}
 		rows := func() int { return count(t, db.Admin(), "SELECT COUNT(*) FROM "+table) }
 		for _, key := range []txlock.Key{uniqueKey(t, "ended"), txlock.NewFamily[string]("ended", txlock.Exact()).Key(uniqueKey(t, "x").String())} {
@@ -152,13 +152,13 @@ func TestPoolAfterARefusedLock(t *testing.T) {
 		}
 		check(t, txlock.Ensure(t.Context(), db.Admin(), key))
 		holding(t, newPool(t, db.Config(), true), key)
-		err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error { return second(tx.ExecContext(t.Context(), insert)) })
+		err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error { return testdb.Err(tx.ExecContext(t.Context(), insert)) })
 		isError(t, "Optimistic", err, txlock.ErrWaitTimeout)
 		committed()
 		for _, end := range []func(*sql.Tx) error{(*sql.Tx).Commit, (*sql.Tx).Rollback} {
 			for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelSerializable} {
 				tx, scope := joined(t, pool, &sql.TxOptions{Isolation: level})
-				wants(t, second(scope.Lock(t.Context(), key)), txlock.ErrWaitTimeout, 1205)
+				wants(t, testdb.Err(scope.Lock(t.Context(), key)), txlock.ErrWaitTimeout, 1205)
 				check(t, end(tx))
 				committed()
 			}
@@ -170,12 +170,12 @@ func TestPoolAfterARefusedLock(t *testing.T) {
 func TestOpeningShared(t *testing.T) {
 	onOpenings(t, &sql.TxOptions{ReadOnly: true}, func(t *testing.T, o *opening) {
 		unknown := uniqueKey(t, "unknown")
-		check(t, second(o.db.Admin().ExecContext(t.Context(), "INSERT INTO lockstep_locks VALUES (?, 7, '-', 0, 0)", unknown.String())))
+		check(t, testdb.Err(o.db.Admin().ExecContext(t.Context(), "INSERT INTO lockstep_locks VALUES (?, 7, '-', 0, 0)", unknown.String())))
 		for _, key := range []txlock.Key{unknown, o.free} {
-			check(t, second(o.RLock(t.Context(), key)))
+			check(t, testdb.Err(o.RLock(t.Context(), key)))
 			wantLocked(t, "the lock doesn't exclude", o.db, key)
 		}
-		wants(t, second(o.RLock(t.Context(), uniqueKey(t, "missing"))), txlock.ErrReadOnly, 1792)
+		wants(t, testdb.Err(o.RLock(t.Context(), uniqueKey(t, "missing"))), txlock.ErrReadOnly, 1792)
 		check(t, o.tx.Commit())
 		wantFree(t, o.db, unknown, o.free)
 		o.closed(t)
@@ -278,24 +278,24 @@ func TestOpeningIsRefused(t *testing.T) {
 		call    func(o *opening) error
 		want    error
 	}{
-		{"busy", nil, sql.LevelRepeatableRead, func(o *opening) error { return second(o.TryLock(ctx, o.busy)) }, txlock.ErrBusy},
-		{"busy, at another level", readCommitted, sql.LevelReadCommitted, func(o *opening) error { return second(o.TryLock(ctx, o.busy)) }, txlock.ErrBusy},
-		{"all are busy", readCommitted, sql.LevelReadCommitted, func(o *opening) error { return second(o.LockAny(ctx, o.busy, o.busy, o.busy)) }, txlock.ErrBusy},
+		{"busy", nil, sql.LevelRepeatableRead, func(o *opening) error { return testdb.Err(o.TryLock(ctx, o.busy)) }, txlock.ErrBusy},
+		{"busy, at another level", readCommitted, sql.LevelReadCommitted, func(o *opening) error { return testdb.Err(o.TryLock(ctx, o.busy)) }, txlock.ErrBusy},
+		{"all are busy", readCommitted, sql.LevelReadCommitted, func(o *opening) error { return testdb.Err(o.LockAny(ctx, o.busy, o.busy, o.busy)) }, txlock.ErrBusy},
 		{"busy, and then free", nil, sql.LevelRepeatableRead, func(o *opening) error {
 			_, err := o.TryLock(ctx, o.busy)
 			check(t, o.holder.Rollback())
 			lock(t, o.Scope, o.busy)
 			return err
 		}, txlock.ErrBusy},
-		{"too late", readCommitted, sql.LevelReadCommitted, func(o *opening) error { return second(o.WaitAtMost(brief).Lock(ctx, o.busy)) }, txlock.ErrWaitTimeout},
-		{"too late for several", nil, sql.LevelRepeatableRead, func(o *opening) error { return second(o.WaitAtMost(brief).LockAll(ctx, o.free, o.busy)) }, txlock.ErrWaitTimeout},
-		{"too late for the server", nil, sql.LevelRepeatableRead, func(o *opening) error { return second(o.Lock(ctx, o.busy)) }, txlock.ErrWaitTimeout},
-		{"busy for readers", nil, sql.LevelRepeatableRead, func(o *opening) error { return second(o.TryRLock(ctx, o.busy)) }, txlock.ErrBusy},
-		{"too late for a reader", readCommitted, sql.LevelReadCommitted, func(o *opening) error { return second(o.WaitAtMost(brief).RLock(ctx, o.busy)) }, txlock.ErrWaitTimeout},
-		{"too late for a reader and the server", nil, sql.LevelRepeatableRead, func(o *opening) error { return second(o.RLock(ctx, o.busy)) }, txlock.ErrWaitTimeout},
+		{"too late", readCommitted, sql.LevelReadCommitted, func(o *opening) error { return testdb.Err(o.WaitAtMost(brief).Lock(ctx, o.busy)) }, txlock.ErrWaitTimeout},
+		{"too late for several", nil, sql.LevelRepeatableRead, func(o *opening) error { return testdb.Err(o.WaitAtMost(brief).LockAll(ctx, o.free, o.busy)) }, txlock.ErrWaitTimeout},
+		{"too late for the server", nil, sql.LevelRepeatableRead, func(o *opening) error { return testdb.Err(o.Lock(ctx, o.busy)) }, txlock.ErrWaitTimeout},
+		{"busy for readers", nil, sql.LevelRepeatableRead, func(o *opening) error { return testdb.Err(o.TryRLock(ctx, o.busy)) }, txlock.ErrBusy},
+		{"too late for a reader", readCommitted, sql.LevelReadCommitted, func(o *opening) error { return testdb.Err(o.WaitAtMost(brief).RLock(ctx, o.busy)) }, txlock.ErrWaitTimeout},
+		{"too late for a reader and the server", nil, sql.LevelRepeatableRead, func(o *opening) error { return testdb.Err(o.RLock(ctx, o.busy)) }, txlock.ErrWaitTimeout},
 		{"too late for Once", readCommitted, sql.LevelReadCommitted, func(o *opening) error {
-			check(t, second(join(t, o.holder).Once(ctx, o.free)))
-			return second(o.Once(ctx, o.free))
+			check(t, testdb.Err(join(t, o.holder).Once(ctx, o.free)))
+			return testdb.Err(o.Once(ctx, o.free))
 		}, txlock.ErrWaitTimeout},
 		{"another version", readCommitted, sql.LevelReadCommitted, func(o *opening) error { return o.CompareAndBump(ctx, o.free, 7) }, txlock.ErrConflict},
 	} {
@@ -311,7 +311,7 @@ func TestOpeningIsRefused(t *testing.T) {
 // TestOpeningIsInterrupted ends the statement that begins a transaction by KILL QUERY.
 func TestOpeningIsInterrupted(t *testing.T) {
 	onOpenings(t, nil, func(t *testing.T, o *opening) {
-		answered := o.db.Waiting(t, o.id, func() error { return second(o.Lock(t.Context(), o.busy)) })
+		answered := o.db.Waiting(t, o.id, func() error { return testdb.Err(o.Lock(t.Context(), o.busy)) })
 		o.db.Exec(t, fmt.Sprintf("KILL QUERY %d", o.id))
 		err := <-answered
 		testdb.ErrorIf(t, number(err) != 1317 || errors.Is(err, txlock.ErrTxDoomed), "Lock: %v, want 1317", err)
@@ -322,7 +322,7 @@ func TestOpeningIsInterrupted(t *testing.T) {
 // TestOpeningReadOnly begins a read-only transaction by a lock, which writes.
 func TestOpeningReadOnly(t *testing.T) {
 	readOnly := func(t *testing.T, o *opening) {
-		wants(t, second(o.Lock(t.Context(), o.free)), txlock.ErrReadOnly, 1792)
+		wants(t, testdb.Err(o.Lock(t.Context(), o.free)), txlock.ErrReadOnly, 1792)
 		wantCount(t, o.tx, 7, "SELECT 7")
 		_, err := o.tx.ExecContext(t.Context(), "UPDATE lockstep_locks SET token = 0")
 		testdb.ErrorIf(t, number(err) != 1792, "a write: %v, want 1792", err)
@@ -341,7 +341,7 @@ func TestOpeningReadOnly(t *testing.T) {
 				db := testdb.Open(t, engine)
 				pool := newPool(t, db.Config(func(c *mysql.Config) { c.Params = map[string]string{variable: "1"} }), true)
 				tx := begin(t, pool)
-				wants(t, second(join(t, tx).Lock(t.Context(), uniqueKey(t, "read-only"))), txlock.ErrReadOnly, 1792)
+				wants(t, testdb.Err(join(t, tx).Lock(t.Context(), uniqueKey(t, "read-only"))), txlock.ErrReadOnly, 1792)
 				wantCount(t, tx, 7, "SELECT 7")
 				check(t, tx.Commit())
 			})
@@ -361,11 +361,11 @@ func TestOpeningIsTheVictim(t *testing.T) {
 		}
 		// The server rolls back the transaction that has written less.
 		exec(t, o.holder, "INSERT INTO "+o.table+" WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) SELECT i FROM n")
-		answered := o.db.Waiting(t, o.id, func() error { return second(o.LockAll(t.Context(), first, last)) })
+		answered := o.db.Waiting(t, o.id, func() error { return testdb.Err(o.LockAll(t.Context(), first, last)) })
 		exec(t, o.holder, "SELECT 1 FROM lockstep_locks WHERE name = ? FOR UPDATE", []byte(first.String()))
 		err := <-answered
 		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrDeadlock) || !txlock.Retryable(err), "LockAll: %v, want ErrDeadlock", err)
-		wantDoomed(t, "the next statement", second(o.tx.ExecContext(t.Context(), "SELECT 1")), 1213)
+		wantDoomed(t, "the next statement", testdb.Err(o.tx.ExecContext(t.Context(), "SELECT 1")), 1213)
 		wantDoomed(t, "Commit", o.tx.Commit(), 1213)
 		o.closed(t)
 	})
@@ -374,7 +374,7 @@ func TestOpeningIsTheVictim(t *testing.T) {
 // TestOpeningIsCancelled ends the context while the lock that begins a transaction waits: the server doesn't keep what was locked.
 func TestOpeningIsCancelled(t *testing.T) {
 	onOpenings(t, nil, func(t *testing.T, o *opening) {
-		err := cancelled(t, o.db, o.id, func(ctx context.Context) error { return second(o.LockAll(ctx, o.free, o.busy)) })
+		err := cancelled(t, o.db, o.id, func(ctx context.Context) error { return testdb.Err(o.LockAll(ctx, o.free, o.busy)) })
 		testdb.ErrorIf(t, !errors.Is(err, context.Canceled) || !errors.Is(err, txlock.ErrTxDoomed), "LockAll: %v, want the end of the context", err)
 		o.db.WaitGone(t, o.id)
 		wantFree(t, o.db, o.free)
@@ -390,11 +390,11 @@ func TestOpeningIsKilled(t *testing.T) {
 				if !waits {
 					o.db.Kill(t, o.id)
 					o.db.WaitGone(t, o.id)
-					wantOver(t, "Lock", second(o.Lock(t.Context(), o.free)), true)
+					wantOver(t, "Lock", testdb.Err(o.Lock(t.Context(), o.free)), true)
 					o.over(t)
 					return
 				}
-				answered := o.db.Waiting(t, o.id, func() error { return second(o.Lock(t.Context(), o.busy)) })
+				answered := o.db.Waiting(t, o.id, func() error { return testdb.Err(o.Lock(t.Context(), o.busy)) })
 				o.db.Kill(t, o.id)
 				err := <-answered
 				testdb.ErrorIf(t, !errors.Is(err, txlock.ErrTxDoomed) && number(err) == 0, "Lock: %v", err)
@@ -418,11 +418,11 @@ func reset(t *testing.T, conn net.Conn) {
 	t.Helper()
 	const comResetConnection = 0x1f
 	check(t, conn.SetDeadline(time.Now().Add(time.Minute)))
-	check(t, second(conn.Write([]byte{1, 0, 0, 0, comResetConnection})))
+	check(t, testdb.Err(conn.Write([]byte{1, 0, 0, 0, comResetConnection})))
 	var header [4]byte
-	check(t, second(io.ReadFull(conn, header[:])))
+	check(t, testdb.Err(io.ReadFull(conn, header[:])))
 	reply := make([]byte, int(header[0])|int(header[1])<<8|int(header[2])<<16)
-	check(t, errors.Join(second(io.ReadFull(conn, reply)), conn.SetDeadline(time.Time{})))
+	check(t, errors.Join(testdb.Err(io.ReadFull(conn, reply)), conn.SetDeadline(time.Time{})))
 	testdb.FatalIf(t, reply[0] != 0, "COM_RESET_CONNECTION is answered %q", reply)
 }
 
@@ -450,7 +450,7 @@ func TestOpeningIsReset(t *testing.T) {
 				if granted {
 					check(t, err)
 					reset(t, wire)
-					wantDoomed(t, "a lock", second(scope.Lock(t.Context(), uniqueKey(t, "another"))), 0)
+					wantDoomed(t, "a lock", testdb.Err(scope.Lock(t.Context(), uniqueKey(t, "another"))), 0)
 					isError(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
 					wantFree(t, db, key)
 					return
@@ -459,7 +459,7 @@ func TestOpeningIsReset(t *testing.T) {
 				reset(t, wire)
 				check(t, holder.Rollback())
 				if !hasProcedures(db.Engine()) && db.Engine() == testdb.MySQL { // BEGIN was sent before
-					wantDoomed(t, "the lock", second(scope.Lock(t.Context(), key)), 0)
+					wantDoomed(t, "the lock", testdb.Err(scope.Lock(t.Context(), key)), 0)
 					return
 				}
 				lock(t, scope, key)
@@ -495,9 +495,9 @@ func TestRefusedOnClusters(t *testing.T) {
 					says(t, verb, verbs[verb](t.Context(), scope, key), schema.ErrMultiPrimary, "lock exclusively")
 				}
 				other, free := joined(t, pool)
-				isError(t, "a try beside what was refused", second(free.TryLock(t.Context(), key)), nil)
+				isError(t, "a try beside what was refused", testdb.Err(free.TryLock(t.Context(), key)), nil)
 				check(t, other.Rollback())
-				isError(t, "Lock after that", second(scope.Lock(t.Context(), key)), nil)
+				isError(t, "Lock after that", testdb.Err(scope.Lock(t.Context(), key)), nil)
 				grant, err := scope.RLock(t.Context(), key)
 				testdb.ErrorIf(t, err != nil || grant.Shared(), "RLock of what is held exclusively: %+v, %v", grant, err)
 				check(t, tx.Commit())
@@ -522,7 +522,7 @@ func runs(t *testing.T, pool *sql.DB, table string, key txlock.Key, n int) (last
 		var grant txlock.Grant
 		check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
 			grant, _ = join(t, tx).Held(key)
-			return second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()"))
+			return testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()"))
 		}))
 		testdb.FatalIf(t, grant.Token() <= last, "token %d after %d", grant.Token(), last)
 		last = grant.Token()
@@ -652,7 +652,7 @@ func TestCommitWithElsewhere(t *testing.T) {
 			cfg.InterpolateParams = interpolate
 			pool := single(newPool(t, cfg, true))
 			sell := func(tx *sql.Tx, s *txlock.Scope) error {
-				return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE elsewhere SET n = n + ? WHERE id = ?", 1, 1))
+				return testdb.Err(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE elsewhere SET n = n + ? WHERE id = ?", 1, 1))
 			}
 			for range 8 {
 				check(t, lastly(t, pool, sell))

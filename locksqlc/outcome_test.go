@@ -159,7 +159,7 @@ type written struct {
 
 // write writes the row, and has the session killed in most cases.
 func (w *written) write(ctx context.Context, on interface {
-	executor
+	testdb.Executor
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }) error {
 	w.ids = append(w.ids, w.next.Add(1))
@@ -182,7 +182,7 @@ func (w *written) writeLast(ctx context.Context, tx *sql.Tx, scope *txlock.Scope
 	if err := w.write(ctx, tx); err != nil || !scope.Guarded() {
 		return err
 	}
-	return second(tx.ExecContext(scope.CommitWith(ctx, txlock.AnyRows), "DELETE FROM "+w.table+where, args...))
+	return testdb.Err(tx.ExecContext(scope.CommitWith(ctx, txlock.AnyRows), "DELETE FROM "+w.table+where, args...))
 }
 
 type storm struct {
@@ -251,7 +251,7 @@ func TestRowBeforeCommit(t *testing.T) {
 		key := uniqueKey(t, "ordered")
 		for name, run := range map[string]way{"Optimistic": ways["Optimistic"], "CommitWith": endingWith(insert, nil)} {
 			open = nil
-			check(t, run(t.Context(), pool, key, func(tx *sql.Tx) error { return second(tx.ExecContext(t.Context(), insert)) }))
+			check(t, run(t.Context(), pool, key, func(tx *sql.Tx) error { return testdb.Err(tx.ExecContext(t.Context(), insert)) }))
 			testdb.ErrorIf(t, !slices.Equal(open, wants[name]), "%s: behind the row and at the end a transaction is open: %t, want %t", name, open, wants[name])
 		}
 	})
@@ -343,7 +343,7 @@ func TestContextEndsWithCommitUnderWay(t *testing.T) {
 		pool := openPool(t, db.Config(), under(func(c testdb.Conn) driver.Conn { return cutOff{c, cancel} }))
 		table := db.CreateTable(t, "cut_off", "id INT PRIMARY KEY")
 		err := locksqlc.Optimistic(ctx, pool, uniqueKey(t, "cut off"), func(tx *sql.Tx) error {
-			return second(tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES (1)"))
+			return testdb.Err(tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES (1)"))
 		})
 		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || !errors.Is(err, context.Canceled) || txlock.Retryable(err),
 			"Optimistic: %v", err)
@@ -411,7 +411,7 @@ func TestLostLocks(t *testing.T) {
 				return tx.QueryRowContext(s.LockWith(ctx, key), "SELECT 1").Scan(new(int))
 			},
 			"LockWith a write": func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-				return second(tx.ExecContext(s.LockWith(ctx, key), "DELETE FROM lockstep_locks WHERE name = 'no such'"))
+				return testdb.Err(tx.ExecContext(s.LockWith(ctx, key), "DELETE FROM lockstep_locks WHERE name = 'no such'"))
 			},
 		}
 		for _, name := range []string{"Lock", "RLock", "TryLock", "Version", "LockAll"} {

@@ -179,7 +179,7 @@ func (c *crossing) lose(t *testing.T, tx *sql.Tx) error {
 // answerTo runs into the deadlock by a statement that waits for row 2 while row 1 is locked, and returns the answer.
 func (c *crossing) answerTo(t *testing.T, tx *sql.Tx, statement string) error {
 	t.Helper()
-	return c.meets(t, testdb.ConnID(t, tx), func() error { return second(tx.ExecContext(t.Context(), statement)) })
+	return c.meets(t, testdb.ConnID(t, tx), func() error { return testdb.Err(tx.ExecContext(t.Context(), statement)) })
 }
 
 // meets has the other transaction ask for row 1 while a session with that row waits by a call, and returns the answer to the call.
@@ -324,7 +324,7 @@ func restoresAfterDeadlock(t *testing.T, db *testdb.DB, pool *sql.DB) (before, n
 	tx := begin(t, pool)
 	exec(t, tx, "UPDATE "+c.table+" SET v = 1 WHERE id = 1")
 	scope := join(t, tx)
-	isError(t, "the bounded wait", c.meets(t, before, func() error { return second(scope.WaitAtMost(30*time.Second).Lock(t.Context(), made)) }), txlock.ErrDeadlock)
+	isError(t, "the bounded wait", c.meets(t, before, func() error { return testdb.Err(scope.WaitAtMost(30*time.Second).Lock(t.Context(), made)) }), txlock.ErrDeadlock)
 	_ = tx.Rollback() // the transaction is over
 	leasetest.Equal(t, "innodb_lock_wait_timeout for the next user of the connection", count(t, pool, variable), was)
 	return before, testdb.ConnID(t, pool)
@@ -335,11 +335,11 @@ func TestRunBesideDDL(t *testing.T) {
 	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		ctx, key, first, other := t.Context(), uniqueKey(t, "ddl"), numbers(t, db), numbers(t, db)
 		check(t, locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
-		check(t, second(locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil })))
+		check(t, testdb.Err(locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil })))
 		for table, call := range map[string]func(tx *sql.Tx) error{
-			"lockstep_locks":   func(tx *sql.Tx) error { return second(join(t, tx).Lock(ctx, key)) },
-			"lockstep_centers": func(tx *sql.Tx) error { return second(join(t, tx).Lock(ctx, hashed.Key(7))) },
-			"lockstep_once":    func(tx *sql.Tx) error { return second(join(t, tx).Once(ctx, key)) },
+			"lockstep_locks":   func(tx *sql.Tx) error { return testdb.Err(join(t, tx).Lock(ctx, key)) },
+			"lockstep_centers": func(tx *sql.Tx) error { return testdb.Err(join(t, tx).Lock(ctx, hashed.Key(7))) },
+			"lockstep_once":    func(tx *sql.Tx) error { return testdb.Err(join(t, tx).Once(ctx, key)) },
 			other:              func(tx *sql.Tx) error { return tx.QueryRowContext(ctx, "SELECT v FROM "+other).Scan(new(int)) },
 		} {
 			var errs []error

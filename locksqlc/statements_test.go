@@ -57,7 +57,7 @@ var verbsCounted = []counted{
 	{"TryLock", inTx(verbs["TryLock"], false), [4]int{3, 5, 8, 10}},
 	{"RLock", inTx(verbs["RLock"], false), [4]int{3, 4, 8, 9}},
 	{"RLock of a hashed key", inTx(func(ctx context.Context, s *txlock.Scope, _ txlock.Key) error {
-		return second(s.RLock(ctx, hashed.Key(1)))
+		return testdb.Err(s.RLock(ctx, hashed.Key(1)))
 	}, false), [4]int{3, 4}},
 	{"TryRLock", inTx(verbs["TryRLock"], false), [4]int{3, 4, 8, 9}},
 	{"LockAny of 2", inTx(together((*txlock.Scope).LockAny, "a"), false), [4]int{3, 5, 8, 10}},
@@ -66,7 +66,7 @@ var verbsCounted = []counted{
 	{"LockAll of 3", inTx(together((*txlock.Scope).LockAll, "a", "b"), false), [4]int{3, 5, 8, 11}},
 	{"RLockAll of 2", inTx(together((*txlock.Scope).RLockAll, "a"), false), [4]int{4, 5, 10, 12}},
 	{"LockAll of 1 and 1 shared", inTx(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		return second(s.LockAll(ctx, key, txlock.Shared(besides(key, "a"))))
+		return testdb.Err(s.LockAll(ctx, key, txlock.Shared(besides(key, "a"))))
 	}, false), [4]int{4, 5, 10, 13}},
 	{"Version and CompareAndBump", inTx(raiseVersion(1), false), [4]int{4, 5, 10, 10}},
 	{"CompareAndBump twice", inTx(raiseVersion(2), false), [4]int{4, 5, 12, 12}},
@@ -99,7 +99,7 @@ var waysCounted = []counted{
 		return locksqlc.TryDo(ctx, db, key, func(context.Context) error { return nil })
 	}, [4]int{2, 4}},
 	{"Once of a new key", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
-		return second(locksqlc.Once(ctx, db, besides(key, rand.Text()), write))
+		return testdb.Err(locksqlc.Once(ctx, db, besides(key, rand.Text()), write))
 	}, [4]int{3, 4}},
 }
 
@@ -145,7 +145,7 @@ func TestTrips(t *testing.T) {
 				}
 				table := db.CreateTable(t, "trips", "id INT PRIMARY KEY")
 				write := func(tx *sql.Tx) error {
-					return second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1) ON DUPLICATE KEY UPDATE id = 1"))
+					return testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1) ON DUPLICATE KEY UPDATE id = 1"))
 				}
 				trips, count := testdb.CountTrips(t)
 				for _, v := range slices.Concat(verbsCounted, waysCounted) {
@@ -203,7 +203,7 @@ func TestOptimisticWithoutItsEnd(t *testing.T) {
 				if runs++; runs == 1 {
 					db.DropProcedures(t, name)
 				}
-				return second(tx.ExecContext(t.Context(), "UPDATE "+table+" SET v = v + 1"))
+				return testdb.Err(tx.ExecContext(t.Context(), "UPDATE "+table+" SET v = v + 1"))
 			}))
 			version := leasetest.Got(txlock.ReadVersion(t.Context(), pool, key))(t)
 			n := count(t, db.Admin(), "SELECT v FROM "+table)
@@ -227,13 +227,13 @@ func TestTripsOfABusyKey(t *testing.T) {
 		conn := takeConn(t, newPool(t, db.Config(counting), true))
 		id, tx := testdb.ConnID(t, conn), begin(t, conn)
 		scope, before := join(t, tx), trips.Count()
-		isError(t, "TryLock of a key that is held", second(scope.TryLock(t.Context(), key)), txlock.ErrBusy)
+		isError(t, "TryLock of a key that is held", testdb.Err(scope.TryLock(t.Context(), key)), txlock.ErrBusy)
 		leasetest.Equal(t, "round trips of a try", trips.Count()-before, 1)
 		check(t, errors.Join(scope.Verify(t.Context()), tx.Rollback()))
 
 		tx = begin(t, conn)
 		scope, before = join(t, tx), trips.Count()
-		granted := db.Waiting(t, id, func() error { return second(scope.WaitAtMost(time.Minute).Lock(t.Context(), key)) })
+		granted := db.Waiting(t, id, func() error { return testdb.Err(scope.WaitAtMost(time.Minute).Lock(t.Context(), key)) })
 		check(t, errors.Join(holder.Commit(), <-granted))
 		if grant, _ := scope.Held(key); trips.Count()-before != 3 || grant.Token() <= held.Token() {
 			t.Errorf("a wait took %d round trips, want 3, and its token is %d after %d", trips.Count()-before, grant.Token(), held.Token())

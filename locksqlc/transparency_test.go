@@ -47,7 +47,7 @@ func (s *side) must(what string, err error) {
 	}
 }
 
-func (s *side) exec(on executor, query string, args ...any) {
+func (s *side) exec(on testdb.Executor, query string, args ...any) {
 	result, err := on.ExecContext(s.ctx, query, args...)
 	s.error("exec "+query, err)
 	if err != nil {
@@ -281,11 +281,11 @@ func preparedStatements(s *side) {
 			s.note("%d %v", n, err)
 		}
 	}
-	s.error("an argument is missing", second(insert.ExecContext(s.ctx, 1)))
-	s.error("one too many", second(insert.ExecContext(s.ctx, 1, 2, 3)))
-	s.error("duplicate", second(insert.ExecContext(s.ctx, 1, 1)))
+	s.error("an argument is missing", testdb.Err(insert.ExecContext(s.ctx, 1)))
+	s.error("one too many", testdb.Err(insert.ExecContext(s.ctx, 1, 2, 3)))
+	s.error("duplicate", testdb.Err(insert.ExecContext(s.ctx, 1, 1)))
 	tx := s.begin(nil)
-	s.error("in a transaction", second(tx.StmtContext(s.ctx, insert).ExecContext(s.ctx, 8, 8)))
+	s.error("in a transaction", testdb.Err(tx.StmtContext(s.ctx, insert).ExecContext(s.ctx, 8, 8)))
 	get, err := tx.PrepareContext(s.ctx, "SELECT v FROM "+s.table+" WHERE id = ?")
 	s.must("prepare", err)
 	for _, id := range []int{2, 8, 9} {
@@ -296,8 +296,8 @@ func preparedStatements(s *side) {
 	s.rows(get.QueryContext(s.ctx, 8))
 	s.error("rollback", tx.Rollback())
 	s.error("after the end", get.QueryRowContext(s.ctx, 1).Scan(new(int)))
-	s.error("bad syntax", second(s.db.PrepareContext(s.ctx, "SELECT FROM WHERE")))
-	s.error("no table", second(s.db.PrepareContext(s.ctx, "SELECT * FROM missing_table")))
+	s.error("bad syntax", testdb.Err(s.db.PrepareContext(s.ctx, "SELECT FROM WHERE")))
+	s.error("no table", testdb.Err(s.db.PrepareContext(s.ctx, "SELECT * FROM missing_table")))
 	s.query("SELECT * FROM " + s.table)
 }
 
@@ -323,7 +323,7 @@ func arguments(s *side) {
 		s.note("%T", arg)
 		s.query("SELECT ?", arg)
 		s.query("SELECT ?, CAST(? AS CHAR), HEX(?)", arg, arg, arg)
-		s.error("exec", second(s.db.ExecContext(s.ctx, "SET @a = ?", arg)))
+		s.error("exec", testdb.Err(s.db.ExecContext(s.ctx, "SET @a = ?", arg)))
 	}
 	s.query("SELECT ?, ?", 1)
 	s.query("SELECT 1", 1)
@@ -337,7 +337,7 @@ func serverErrors(s *side) {
 	s.exec(s.db, "INSERT INTO "+s.table+" VALUES (1, 1)")
 	tx := s.begin(nil)
 	lock(s, join(s, tx), uniqueKey(s, "errors"))
-	for _, on := range []executor{s.db, tx} {
+	for _, on := range []testdb.Executor{s.db, tx} {
 		for _, query := range []string{
 			"INSERT INTO " + s.table + " VALUES (1, 1)", "INSERT INTO " + s.table + " VALUES (1)", "INSERT INTO " + s.table + " (id) VALUES (5)",
 			"INSERT INTO " + s.table + " VALUES (NULL, 1)", "INSERT INTO " + s.table + " VALUES (99999999999, 1)", "DO (SELECT 1 UNION SELECT 2)",
@@ -426,7 +426,7 @@ func cancelledQuery(s *side) {
 	s.query("SELECT 1") // the connection is open: the limit is for the statements
 	limit := 50 * time.Millisecond
 	for _, query := range []func(ctx context.Context) error{
-		func(ctx context.Context) error { return second(s.db.ExecContext(ctx, "DO SLEEP(30)")) },
+		func(ctx context.Context) error { return testdb.Err(s.db.ExecContext(ctx, "DO SLEEP(30)")) },
 		func(ctx context.Context) error { return s.db.QueryRowContext(ctx, "SELECT SLEEP(30)").Scan(new(int)) },
 		func(ctx context.Context) error {
 			return s.db.QueryRowContext(ctx, "SELECT ?, SLEEP(30)", 1).Scan(new(int), new(int))
@@ -452,17 +452,17 @@ func cancelledQuery(s *side) {
 func endedContexts(s *side) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	cancel()
-	s.error("exec", second(s.db.ExecContext(ctx, "INSERT INTO "+s.table+" VALUES (1, 1)")))
+	s.error("exec", testdb.Err(s.db.ExecContext(ctx, "INSERT INTO "+s.table+" VALUES (1, 1)")))
 	s.error("query", s.db.QueryRowContext(ctx, "SELECT 1").Scan(new(int)))
-	s.error("prepare", second(s.db.PrepareContext(ctx, "SELECT 1")))
-	s.error("begin", second(s.db.BeginTx(ctx, nil)))
+	s.error("prepare", testdb.Err(s.db.PrepareContext(ctx, "SELECT 1")))
+	s.error("begin", testdb.Err(s.db.BeginTx(ctx, nil)))
 	conn := takeConn(s, s.db)
-	s.error("begin on a connection", second(conn.BeginTx(ctx, nil)))
+	s.error("begin on a connection", testdb.Err(conn.BeginTx(ctx, nil)))
 	s.error("close", conn.Close())
 	s.error("ping", s.db.PingContext(ctx))
 	tx := s.begin(nil)
 	s.exec(tx, "INSERT INTO "+s.table+" VALUES (2, 2)")
-	s.error("exec in a transaction", second(tx.ExecContext(ctx, "INSERT INTO "+s.table+" VALUES (3, 3)")))
+	s.error("exec in a transaction", testdb.Err(tx.ExecContext(ctx, "INSERT INTO "+s.table+" VALUES (3, 3)")))
 	s.error("query in a transaction", tx.QueryRowContext(ctx, "SELECT 1").Scan(new(int)))
 	s.error("commit", tx.Commit())
 	s.query("SELECT * FROM " + s.table)
@@ -475,7 +475,7 @@ func rowsLeftOpen(s *side) {
 	rows, err := tx.QueryContext(s.ctx, "SELECT a.id, REPEAT('x', 9000) FROM "+s.table+" a, "+s.table+" b, "+s.table+" c")
 	s.must("query", err)
 	s.note("a row: %t", rows.Next())
-	s.error("a statement meanwhile", second(tx.ExecContext(s.ctx, "SET @a = 1")))
+	s.error("a statement meanwhile", testdb.Err(tx.ExecContext(s.ctx, "SET @a = 1")))
 	s.note("closed: %t", rows.Close() == nil)
 	_, err = tx.ExecContext(s.ctx, "SET @a = 1")
 	s.note("a statement after it is refused: %t", err != nil)

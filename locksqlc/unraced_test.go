@@ -152,7 +152,7 @@ func (i implicitStatement) prepare(t *testing.T, db *testdb.DB) string {
 		kind, _, _ := strings.Cut(i.needs, " ")
 		drop = "DROP " + kind + " {P}"
 	}
-	t.Cleanup(func() { check(t, second(db.Admin().Exec(fill(drop)))) })
+	t.Cleanup(func() { check(t, testdb.Err(db.Admin().Exec(fill(drop)))) })
 	return fill(i.text)
 }
 
@@ -514,8 +514,8 @@ func TestLockWithErrors(t *testing.T) {
 			impatient(func(tx *sql.Tx, s *txlock.Scope) {
 				ctx := s.LockWith(t.Context(), key)
 				for range 2 {
-					isError(t, "a lock that is held", second(tx.QueryContext(ctx, "SELECT 1")), txlock.ErrWaitTimeout)
-					isError(t, "a lock that is held", second(tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES (1)")), txlock.ErrWaitTimeout)
+					isError(t, "a lock that is held", testdb.Err(tx.QueryContext(ctx, "SELECT 1")), txlock.ErrWaitTimeout)
+					isError(t, "a lock that is held", testdb.Err(tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES (1)")), txlock.ErrWaitTimeout)
 				}
 				wantHeld(t, "a lock that was refused", s, key, false)
 				exec(t, tx, "INSERT INTO "+table+" VALUES (2)")
@@ -530,7 +530,7 @@ func TestLockWithErrors(t *testing.T) {
 			ctx := s.LockWith(t.Context(), key)
 			rows, err := tx.QueryContext(t.Context(), "SELECT 1")
 			check(t, err)
-			isError(t, "rows are open", second(tx.QueryContext(ctx, "SELECT 1")), txlock.ErrOpenRows)
+			isError(t, "rows are open", testdb.Err(tx.QueryContext(ctx, "SELECT 1")), txlock.ErrOpenRows)
 			_ = told(t, rows, nil)
 			_, err = tx.QueryContext(ctx, "SELECT 1") // what was read since LockWith may be older than the lock
 			says(t, "behind a read", err, txlock.ErrInvalidOption, "since LockWith")
@@ -540,7 +540,7 @@ func TestLockWithErrors(t *testing.T) {
 		})
 		for _, s := range []txlock.Key{{}, txlock.Named(strings.Repeat("x", 300))} {
 			within(func(tx *sql.Tx, scope *txlock.Scope) {
-				isError(t, "no key", second(tx.QueryContext(scope.LockWith(t.Context(), s), "SELECT 1")), txlock.ErrInvalidKey)
+				isError(t, "no key", testdb.Err(tx.QueryContext(scope.LockWith(t.Context(), s), "SELECT 1")), txlock.ErrInvalidKey)
 			})
 		}
 		within(func(tx *sql.Tx, s *txlock.Scope) { // a context of another LockWith
@@ -555,7 +555,7 @@ func TestLockWithErrors(t *testing.T) {
 			for rows.Next() {
 			}
 			check(t, rows.Err())
-			check(t, errors.Join(second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)")), rows.Close()))
+			check(t, errors.Join(testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)")), rows.Close()))
 		})
 		within(func(tx *sql.Tx, s *txlock.Scope) { // an argument that can't be one
 			key := uniqueKey(t, "first")

@@ -60,7 +60,7 @@ func TestCheckFindsMissingPrivileges(t *testing.T) {
 		role := db.Config().User + "_role"
 		db.Exec(t, "CREATE ROLE "+role)
 		defer func() {
-			check(t, second(db.Admin().ExecContext(context.WithoutCancel(t.Context()), "DROP ROLE "+role)))
+			check(t, testdb.Err(db.Admin().ExecContext(context.WithoutCancel(t.Context()), "DROP ROLE "+role)))
 		}()
 		for _, table := range []string{"locks", "centers", "leases", "once", "jobs"} {
 			db.Exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON lockstep_"+table+" TO "+role)
@@ -261,7 +261,7 @@ func besideCaller(t *testing.T, db *testdb.DB) {
 	db.Exec(t, "CREATE PROCEDURE lockstep_version_1() SELECT 'of another version'")
 	tx := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(t)
 	defer func() { _ = tx.Rollback() }()
-	check(t, second(tx.ExecContext(t.Context(), "CALL lockstep_version_1()")))
+	check(t, testdb.Err(tx.ExecContext(t.Context(), "CALL lockstep_version_1()")))
 	install(t, db)
 	demand(t, schema.Check(t.Context(), db.Admin()), schema.ErrProcedures, "lockstep_version_1 is not that of this version")
 	check(t, tx.Rollback())
@@ -277,6 +277,6 @@ func atOnce(t *testing.T, db *testdb.DB) {
 	}
 	text := leasetest.Got(fs.ReadFile(schema.FS, "mysql/0005_procedures.sql"))(t)
 	several := db.ConnectAdmin(t, func(c *mysql.Config) { c.MultiStatements = true })
-	check(t, second(several.ExecContext(t.Context(), string(text))))
+	check(t, testdb.Err(several.ExecContext(t.Context(), string(text))))
 	demand(t, schema.Check(t.Context(), db.Admin()), nil)
 }

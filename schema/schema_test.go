@@ -25,18 +25,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-var onServers = testdb.OnServers
-
-func number(t *testing.T, on testdb.Queryer, query string) (n int64) {
-	t.Helper()
-	check(t, on.QueryRowContext(t.Context(), query).Scan(&n))
-	return n
-}
-
-var check, wants = leasetest.Must, leasetest.Wants
-
-// second is the error of a call whose other result plays no part.
-func second[T any](_ T, err error) error { return err }
+var number, onServers, check, wants = testdb.Number, testdb.OnServers, leasetest.Must, leasetest.Wants
 
 func install(t *testing.T, db *testdb.DB) {
 	t.Helper()
@@ -103,8 +92,8 @@ func besideHolder(t *testing.T, db *testdb.DB) {
 	t.Helper()
 	tx := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(t)
 	defer func() { _ = tx.Rollback() }()
-	check(t, second(tx.ExecContext(t.Context(), "UPDATE lockstep_centers SET token = 1 WHERE slot = 40000")))
-	check(t, second(tx.ExecContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks, lockstep_leases, lockstep_once, lockstep_jobs FOR UPDATE")))
+	check(t, testdb.Err(tx.ExecContext(t.Context(), "UPDATE lockstep_centers SET token = 1 WHERE slot = 40000")))
+	check(t, testdb.Err(tx.ExecContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks, lockstep_leases, lockstep_once, lockstep_jobs FOR UPDATE")))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // of the 50 s that a server lets a statement wait
 	defer cancel()
 	check(t, schema.Install(ctx, db.Admin()))
@@ -219,8 +208,8 @@ func TestUnknownVariable(t *testing.T) {
 		demand(t, schema.Check(t.Context(), pool), schema.ErrSession, says...)
 		demand(t, schema.Install(t.Context(), pool), schema.ErrSession, says...)
 		m := leasetest.Got(lease.NewManager(pool))(t)
-		demand(t, second(m.Acquire(t.Context(), txlock.Named("a"))), schema.ErrSession, says...)
-		demand(t, second(txlock.Holders(t.Context(), pool, txlock.Named("a"))), schema.ErrSession, says...)
+		demand(t, testdb.Err(m.Acquire(t.Context(), txlock.Named("a"))), schema.ErrSession, says...)
+		demand(t, testdb.Err(txlock.Holders(t.Context(), pool, txlock.Named("a"))), schema.ErrSession, says...)
 		check(t, m.Close(t.Context()))
 	})
 }
@@ -411,10 +400,10 @@ func takes(t *testing.T, db *testdb.DB, format, level, statement string) string 
 		setup = append(setup, "START TRANSACTION")
 	}
 	for _, s := range setup {
-		check(t, second(conn.ExecContext(t.Context(), s)))
+		check(t, testdb.Err(conn.ExecContext(t.Context(), s)))
 	}
 	_, taken := conn.ExecContext(t.Context(), statement)
-	check(t, second(conn.ExecContext(context.WithoutCancel(t.Context()), "COMMIT")))
+	check(t, testdb.Err(conn.ExecContext(context.WithoutCancel(t.Context()), "COMMIT")))
 	if taken != nil {
 		return taken.Error()
 	}

@@ -43,9 +43,7 @@ func TestMain(m *testing.M) {
 	testdb.Main(m)
 }
 
-var onServers, fatal, wants = testdb.OnServers, leasetest.Must, leasetest.Wants
-
-func second[T any](_ T, err error) error { return err }
+var count, onServers, fatal, wants = testdb.Number, testdb.OnServers, leasetest.Must, leasetest.Wants
 
 // wire is what stands between a pool and its server.
 type wire struct {
@@ -158,14 +156,6 @@ func faultManager(t testing.TB, pool *sql.DB, options ...lease.ManagerOption) *l
 		_ = m.Close(ctx) // which complains of what it can't release over a bad network
 	})
 	return m
-}
-
-// count reads a number as the administrator, past the network.
-func count(t testing.TB, db *testdb.DB, query string, args ...any) (n int64) {
-	t.Helper()
-	err := db.Admin().QueryRowContext(context.Background(), query, args...).Scan(&n)
-	testdb.FatalIf(t, err != nil, "%s: %v", query, err)
-	return n
 }
 
 // linearizable tells whether the calls on a key could have come one after the other (Herlihy and Wing, "Linearizability", 1990).

@@ -107,8 +107,8 @@ func grantsNothing(t *testing.T, pool *sql.DB) {
 	for _, k := range []txlock.Key{key, txlock.NewFamily[int64]("replica", txlock.Hashed()).Key(1)} {
 		wants(t, "Run", locksqlc.Run(ctx, pool, []txlock.Key{k}, func(*sql.Tx) error { return nil }), txlock.ErrReadOnly)
 	}
-	wants(t, "TryAcquire", second(faultManager(t, pool).TryAcquire(ctx, key)), txlock.ErrReadOnly)
-	wants(t, "Once", second(locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil })), txlock.ErrReadOnly)
+	wants(t, "TryAcquire", testdb.Err(faultManager(t, pool).TryAcquire(ctx, key)), txlock.ErrReadOnly)
+	wants(t, "Once", testdb.Err(locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil })), txlock.ErrReadOnly)
 }
 
 // TestShortLivedPasswords proves that a pool whose connector fetches the password still works when
@@ -124,7 +124,7 @@ func TestShortLivedPasswords(t *testing.T) {
 		}
 		rotate("CREATE", "one")
 		t.Cleanup(func() {
-			fatal(t, second(db.Admin().ExecContext(context.WithoutCancel(ctx), "DROP USER "+user)))
+			fatal(t, testdb.Err(db.Admin().ExecContext(context.WithoutCancel(ctx), "DROP USER "+user)))
 		})
 		db.Exec(t, "GRANT "+dml+", EXECUTE ON `"+db.Name()+"`.* TO "+user)
 
@@ -164,7 +164,7 @@ func endSessions(t *testing.T, db *testdb.DB, user string) {
 	}
 	fatal(t, rows.Err())
 	if !testdb.Await(15*time.Second+delays(), func() bool {
-		return count(t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE user = ?", user) == 0
+		return count(t, db.Admin(), "SELECT COUNT(*) FROM information_schema.processlist WHERE user = ?", user) == 0
 	}) {
 		t.Error("sessions are still there")
 	}
@@ -194,9 +194,9 @@ func TestServerEndsIdleTransaction(t *testing.T) {
 			})
 		}
 		wants(t, "TryLock beside it", free(), txlock.ErrBusy)
-		fatal(t, second(tx.ExecContext(ctx, "SET SESSION wait_timeout = 1")))
+		fatal(t, testdb.Err(tx.ExecContext(ctx, "SET SESSION wait_timeout = 1")))
 		testdb.FatalIf(t, !testdb.Await(15*time.Second+delays(), func() bool { return free() == nil }), "the lock is still held")
-		leasetest.Fails(t, "a statement", second(tx.ExecContext(ctx, "DO 1")))
+		leasetest.Fails(t, "a statement", testdb.Err(tx.ExecContext(ctx, "DO 1")))
 		wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
 	})
 }
@@ -290,7 +290,7 @@ func TestAtlas(t *testing.T) {
 			}
 			statements := leasetest.Got(atlas.NewLocalFile(name, []byte(text)).Stmts())(t)
 			for _, s := range statements {
-				wants(t, fmt.Sprintf("%s: %q", name, s), second(db.Admin().ExecContext(t.Context(), s)), nil)
+				wants(t, fmt.Sprintf("%s: %q", name, s), testdb.Err(db.Admin().ExecContext(t.Context(), s)), nil)
 			}
 		}
 	})
@@ -310,7 +310,7 @@ func TestHolderIsToldFirst(t *testing.T) {
 				other := faultManager(t, faultPool(t, db, network{}, guarded))
 				l := leasetest.Got(holder.Acquire(t.Context(), key))(t)
 				expiry := func() int64 {
-					return count(t, db, "SELECT expires_us FROM lockstep_leases WHERE name = ?", key.String())
+					return count(t, db.Admin(), "SELECT expires_us FROM lockstep_leases WHERE name = ?", key.String())
 				}
 				before := expiry()
 				testdb.FatalIf(t, !testdb.Await(time.Minute, func() bool { return expiry() > before }), "the lease is not renewed")
@@ -369,7 +369,7 @@ func TestVanishedGuard(t *testing.T) {
 				holder := faultManager(t, pool, lease.TTL(10*time.Second))
 				other := faultManager(t, faultPool(t, db, network{}, guarded))
 				tx := leasetest.Got(pool.BeginTx(context.Background(), nil))(t)
-				fatal(t, second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)")))
+				fatal(t, testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)")))
 				l := leasetest.Got(holder.Acquire(t.Context(), key))(t)
 				fatal(t, errors.Join(l.Guard(t.Context(), tx), n.Hang()))
 				next, err := other.Acquire(t.Context(), key, lease.WaitAtMost(60*time.Second))
@@ -378,7 +378,7 @@ func TestVanishedGuard(t *testing.T) {
 				}
 				fatal(t, n.Down())
 				leasetest.Fails(t, "Commit", tx.Commit())
-				leasetest.Equal(t, "rows that were committed", count(t, db, "SELECT COUNT(*) FROM "+table), 0)
+				leasetest.Equal(t, "rows that were committed", count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), 0)
 			})
 		}
 	}
@@ -415,9 +415,9 @@ func leave(t *testing.T, db *testdb.DB, n network) (held func() bool) {
 	fatal(t, n.Slow("downstream", 2500*time.Millisecond, 2500*time.Millisecond))
 	for range 5 { // where the machine is slower than the network, it is known
 		key := txlock.Named("ghost:" + rand.Text())
-		fatal(t, second(db.Admin().Exec("INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0, '', 0, '', 0)", key.String())))
+		fatal(t, testdb.Err(db.Admin().Exec("INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0, '', 0, '', 0)", key.String())))
 		held = func() bool {
-			return count(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND holders <> ''", key.String()) > 0
+			return count(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND holders <> ''", key.String()) > 0
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		answered := make(chan error, 1)

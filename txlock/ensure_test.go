@@ -46,7 +46,7 @@ func TestEnsureWaitsForNobody(t *testing.T) {
 		holder(t, db, old)
 		maker := holder(t, db, fresh)
 		reader := begin(t, newPool(t, db, true), nil)
-		wants(t, "RLock", second(reader.RLock(t.Context(), shared)), nil)
+		wants(t, "RLock", testdb.Err(reader.RLock(t.Context(), shared)), nil)
 		for _, guarded := range []bool{false, true} {
 			pool := newPool(t, db, guarded)
 			pool.SetMaxOpenConns(1)
@@ -58,10 +58,10 @@ func TestEnsureWaitsForNobody(t *testing.T) {
 		wants(t, "Rollback", maker.tx.Rollback(), nil)
 		s := begin(t, newPool(t, db, true), nil)
 		for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.TryRLock, s.WaitAtMost(5e9).RLock} {
-			wants(t, "the shared lock of a row that is gone again", second(verb(t.Context(), fresh)), nil)
+			wants(t, "the shared lock of a row that is gone again", testdb.Err(verb(t.Context(), fresh)), nil)
 		}
 		s = begin(t, newPool(t, db, true), nil)
-		wants(t, "the lock of a key that is shared", second(s.TryLock(t.Context(), fresh)), txlock.ErrBusy)
+		wants(t, "the lock of a key that is shared", testdb.Err(s.TryLock(t.Context(), fresh)), txlock.ErrBusy)
 	})
 }
 
@@ -94,19 +94,19 @@ func TestPoolsRefuse(t *testing.T) {
 		good, pool := old(t, db), newPool(t, db, false)
 		for _, bad := range [][]txlock.Key{{}, {good, {}}, {good, txlock.Named("")}, {good, txlock.Named(strings.Repeat("k", 256))}, {named(), txlock.Named("\xff")}, {named(), txlock.NewFamily[int]("f").Key(0)}} {
 			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, bad...), txlock.ErrInvalidKey)
-			wants(t, "Holders", second(txlock.Holders(t.Context(), pool, bad...)), txlock.ErrInvalidKey)
+			wants(t, "Holders", testdb.Err(txlock.Holders(t.Context(), pool, bad...)), txlock.ErrInvalidKey)
 		}
 		for _, olderThan := range []time.Duration{0, -1, -time.Hour, math.MinInt64} {
-			wants(t, "Purge of no time", second(txlock.Purge(t.Context(), pool, olderThan)), txlock.ErrInvalidOption)
+			wants(t, "Purge of no time", testdb.Err(txlock.Purge(t.Context(), pool, olderThan)), txlock.ErrInvalidOption)
 		}
-		wants(t, "Purge of 292 years", second(txlock.Purge(t.Context(), pool, math.MaxInt64)), nil)
+		wants(t, "Purge of 292 years", testdb.Err(txlock.Purge(t.Context(), pool, math.MaxInt64)), nil)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		for verb, call := range map[string]func(ctx context.Context, pool *sql.DB) error{
 			"Ensure":    func(ctx context.Context, pool *sql.DB) error { return txlock.Ensure(ctx, pool, named()) },
-			"Holders":   func(ctx context.Context, pool *sql.DB) error { return second(txlock.Holders(ctx, pool, good)) },
-			"Purge":     func(ctx context.Context, pool *sql.DB) error { return second(txlock.Purge(ctx, pool, time.Second)) },
-			"PurgeOnce": func(ctx context.Context, pool *sql.DB) error { return second(txlock.PurgeOnce(ctx, pool)) },
+			"Holders":   func(ctx context.Context, pool *sql.DB) error { return testdb.Err(txlock.Holders(ctx, pool, good)) },
+			"Purge":     func(ctx context.Context, pool *sql.DB) error { return testdb.Err(txlock.Purge(ctx, pool, time.Second)) },
+			"PurgeOnce": func(ctx context.Context, pool *sql.DB) error { return testdb.Err(txlock.PurgeOnce(ctx, pool)) },
 		} {
 			wants(t, verb+" after the end", call(ended, pool), context.Canceled)
 			err := call(t.Context(), nil)
@@ -134,12 +134,12 @@ func TestMissingTables(t *testing.T) {
 				}
 				wants(t, "Ensure", txlock.Ensure(t.Context(), pool, named()), txlock.ErrSchema)
 				for _, key := range []txlock.Key{named(), hashed()} {
-					wants(t, "Holders", second(txlock.Holders(t.Context(), pool, key)), txlock.ErrSchema)
+					wants(t, "Holders", testdb.Err(txlock.Holders(t.Context(), pool, key)), txlock.ErrSchema)
 					s := begin(t, pool, nil)
 					s.refuses(t, key, txlock.ErrSchema, "Lock", "TryLock", "RLock", "TryRLock", "WaitAtMost", "LockAll")
 					s.commit(t)
 				}
-				wants(t, "Clean", second(txlock.Purge(t.Context(), pool, 1)), txlock.ErrSchema)
+				wants(t, "Clean", testdb.Err(txlock.Purge(t.Context(), pool, 1)), txlock.ErrSchema)
 			})
 		}
 	}
@@ -175,13 +175,13 @@ func TestReadOnlyTransaction(t *testing.T) {
 				s.refuses(t, key, txlock.ErrReadOnly, "Lock", "TryLock", "WaitAtMost")
 			}
 			s.refuses(t, old, txlock.ErrReadOnly, "LockAll")
-			wants(t, "RLock of a key without a row", second(s.RLock(t.Context(), named())), txlock.ErrReadOnly)
+			wants(t, "RLock of a key without a row", testdb.Err(s.RLock(t.Context(), named())), txlock.ErrReadOnly)
 			for _, key := range []txlock.Key{old, lot} {
 				grant, err := s.RLock(t.Context(), key)
 				wants(t, "RLock", err, nil)
 				leasetest.Equal(t, "it is shared", grant.Shared(), true)
 				other := begin(t, newPool(t, db, true), nil)
-				wants(t, "TryLock of what a read-only transaction shares", second(other.TryLock(t.Context(), key)), txlock.ErrBusy)
+				wants(t, "TryLock of what a read-only transaction shares", testdb.Err(other.TryLock(t.Context(), key)), txlock.ErrBusy)
 				wants(t, "Rollback", other.tx.Rollback(), nil)
 			}
 			s.commit(t)
@@ -238,9 +238,9 @@ func TestCleanWaitsForNobody(t *testing.T) {
 		holder(t, db, held)
 		holder(t, db, fresh)
 		reader := begin(t, newPool(t, db, true), nil)
-		wants(t, "RLock", second(reader.RLock(t.Context(), shared)), nil)
+		wants(t, "RLock", testdb.Err(reader.RLock(t.Context(), shared)), nil)
 		owner, waiter := holder(t, db, wanted), begin(t, newPool(t, db, true), nil)
-		answered := db.Waiting(t, waiter.id, func() error { return second(waiter.Lock(t.Context(), wanted)) })
+		answered := db.Waiting(t, waiter.id, func() error { return testdb.Err(waiter.Lock(t.Context(), wanted)) })
 		n := clean(t, newPool(t, db, false), time.Minute)
 		testdb.ErrorIf(t, n != 1001 || rowsOf(t, db, free) != 0, "%d rows were removed, want the 1,001 that nobody needs", n)
 		for _, key := range []txlock.Key{held, shared, wanted} {
@@ -248,7 +248,7 @@ func TestCleanWaitsForNobody(t *testing.T) {
 		}
 		other := begin(t, newPool(t, db, true), nil)
 		for _, key := range []txlock.Key{held, shared, wanted, fresh} {
-			wants(t, "TryLock beside Clean", second(other.TryLock(t.Context(), key)), txlock.ErrBusy)
+			wants(t, "TryLock beside Clean", testdb.Err(other.TryLock(t.Context(), key)), txlock.ErrBusy)
 		}
 		wants(t, "Rollback", owner.tx.Rollback(), nil)
 		wants(t, "the waiter", <-answered, nil)

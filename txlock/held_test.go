@@ -73,7 +73,7 @@ func till(t *testing.T, db *testdb.DB, key txlock.Key) *session {
 	committed(t, db, key)
 	s := begin(t, newPool(t, db, false), nil)
 	s.begun = time.Now()
-	noError(t, second(s.Lock(txlock.WithLabel(t.Context(), "till 7"), key)))
+	noError(t, testdb.Err(s.Lock(txlock.WithLabel(t.Context(), "till 7"), key)))
 	return s
 }
 
@@ -163,7 +163,7 @@ func TestRefusalsNameTheHolder(t *testing.T) {
 					s.commit(t)
 				}
 				s = pool.begin(t)
-				return second(verb.call(s.Scope, t.Context(), key))
+				return testdb.Err(verb.call(s.Scope, t.Context(), key))
 			})
 			holder.names(t, err, key)
 			if name != "LockAny" { // who looks once, behind its tries
@@ -206,14 +206,14 @@ func TestNobodyIsNamed(t *testing.T) {
 			"the holder has ended": {db, nil, func(holder *session) error { return holder.tx.Commit() }},
 			"a reader": {db, func(t *testing.T, key txlock.Key, holder *session, _ *sql.DB) {
 				holder.commit(t)
-				wants(t, "RLock", second(begin(t, newPool(t, db, false), nil).RLock(t.Context(), key)), nil)
+				wants(t, "RLock", testdb.Err(begin(t, newPool(t, db, false), nil).RLock(t.Context(), key)), nil)
 			}, nil},
 			"no connection": {db, func(t *testing.T, _ txlock.Key, _ *session, looks *sql.DB) {
 				conn := leasetest.Got(looks.Conn(t.Context()))(t)
 				t.Cleanup(func() { _ = conn.Close() })
 			}, nil},
 			"no privilege": {ungranted(t, db.Engine()), func(t *testing.T, key txlock.Key, _ *session, looks *sql.DB) {
-				wants(t, "Holders", second(txlock.Holders(t.Context(), looks, key)), txlock.ErrPrivilege)
+				wants(t, "Holders", testdb.Err(txlock.Holders(t.Context(), looks, key)), txlock.ErrPrivilege)
 			}, nil},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -240,7 +240,7 @@ func TestNobodyIsNamed(t *testing.T) {
 					t.Errorf("the look has waited for a connection %d times, and %d were made", n-waits, made)
 				}
 				if c.before != nil {
-					wants(t, "TryLock of what is free now", second(s.TryLock(t.Context(), key)), nil)
+					wants(t, "TryLock of what is free now", testdb.Err(s.TryLock(t.Context(), key)), nil)
 				}
 				s.commit(t)
 			})
@@ -260,10 +260,10 @@ func TestNamesCostNothingWithoutARefusal(t *testing.T) {
 			for i, given := range []*sql.DB{nil, looks} {
 				trips, count := testdb.CountTrips(t)
 				s := namingPool(t, db, guarded, given, count).begin(t)
-				wants(t, "TryLock", second(s.TryLock(t.Context(), free)), nil)
-				wants(t, "LockAny", second(s.LockAny(t.Context(), key, free)), nil)
+				wants(t, "TryLock", testdb.Err(s.TryLock(t.Context(), free)), nil)
+				wants(t, "LockAny", testdb.Err(s.LockAny(t.Context(), key, free)), nil)
 				leasetest.Equal(t, "looks at what is free", l.connects.Load(), 0)
-				wants(t, "TryLock", second(s.TryLock(t.Context(), key)), txlock.ErrBusy)
+				wants(t, "TryLock", testdb.Err(s.TryLock(t.Context(), key)), txlock.ErrBusy)
 				s.commit(t)
 				leasetest.Equal(t, "looks", l.connects.Load(), int64(i))
 				spent = append(spent, trips.Count())
@@ -339,10 +339,10 @@ func TestWaitForItself(t *testing.T) {
 				"Do":         func() error { return locksqlc.Do(ctx, pool, key, nothing) },
 				"Optimistic": func() error { return locksqlc.Optimistic(ctx, pool, key, func(*sql.Tx) error { return nil }) },
 				"WaitAtMost": func() error {
-					return lockIn(ctx, pool, func(s *txlock.Scope) error { return second(s.WaitAtMost(time.Hour).Lock(ctx, key)) })
+					return lockIn(ctx, pool, func(s *txlock.Scope) error { return testdb.Err(s.WaitAtMost(time.Hour).Lock(ctx, key)) })
 				},
 				"RLock": func() error {
-					return lockIn(ctx, pool, func(s *txlock.Scope) error { return second(s.RLock(ctx, key)) })
+					return lockIn(ctx, pool, func(s *txlock.Scope) error { return testdb.Err(s.RLock(ctx, key)) })
 				},
 				"two in a row": func() error {
 					return locksqlc.Run(ctx, pool, []txlock.Key{named()}, func(*sql.Tx) error { return nested(key) })
@@ -384,7 +384,7 @@ func TestWaitOnAPlainPool(t *testing.T) {
 		begin(t, newPool(t, db, true), nil).lock(t, of)
 		err = locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
 			again, err := locksqlc.Join(ctx, tx)
-			return errors.Join(err, second(again.LockAll(ctx, key, of)))
+			return errors.Join(err, testdb.Err(again.LockAll(ctx, key, of)))
 		})
 		testdb.ErrorIf(t, !errors.As(err, &held) || held.Key != of, "LockAll of the own key and another's: %v", err)
 	})
@@ -422,11 +422,11 @@ func TestNoWaitForWhatIsOver(t *testing.T) {
 		})
 		wants(t, "Run", err, errNoUse)
 		wants(t, "Run", locksqlc.Run(ctx, pool, nil, func(tx *sql.Tx) error {
-			wants(t, "SAVEPOINT", second(tx.ExecContext(ctx, "SAVEPOINT early")), nil)
+			wants(t, "SAVEPOINT", testdb.Err(tx.ExecContext(ctx, "SAVEPOINT early")), nil)
 			s, err := locksqlc.Join(ctx, tx)
 			wants(t, "Join", err, nil)
-			wants(t, "Lock", second(s.Lock(ctx, key)), nil)
-			wants(t, "ROLLBACK TO", second(tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT early")), nil)
+			wants(t, "Lock", testdb.Err(s.Lock(ctx, key)), nil)
+			wants(t, "ROLLBACK TO", testdb.Err(tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT early")), nil)
 			if err := nested(); ofItself(err) { // the server keeps some locks even so
 				t.Error(err)
 			}
@@ -461,13 +461,13 @@ func TestWaitForThisProgram(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, ctx, key := newPool(t, db, true), t.Context(), named()
 		refusals := map[string]func(s *txlock.Scope) error{
-			"TryLock": func(s *txlock.Scope) error { return second(s.TryLock(ctx, key)) },
-			"Lock":    func(s *txlock.Scope) error { return second(s.WaitAtMost(10*time.Millisecond).Lock(ctx, key)) },
+			"TryLock": func(s *txlock.Scope) error { return testdb.Err(s.TryLock(ctx, key)) },
+			"Lock":    func(s *txlock.Scope) error { return testdb.Err(s.WaitAtMost(10*time.Millisecond).Lock(ctx, key)) },
 			"LockAll": func(s *txlock.Scope) error {
-				return second(s.WaitAtMost(10*time.Millisecond).LockAll(ctx, named(), key))
+				return testdb.Err(s.WaitAtMost(10*time.Millisecond).LockAll(ctx, named(), key))
 			},
-			"LockAny":            func(s *txlock.Scope) error { return second(s.LockAny(ctx, key)) },
-			"RLock of exclusive": func(s *txlock.Scope) error { return second(s.WaitAtMost(10*time.Millisecond).RLock(ctx, key)) },
+			"LockAny":            func(s *txlock.Scope) error { return testdb.Err(s.LockAny(ctx, key)) },
+			"RLock of exclusive": func(s *txlock.Scope) error { return testdb.Err(s.WaitAtMost(10*time.Millisecond).RLock(ctx, key)) },
 		}
 		for what, refusal := range refusals {
 			wants(t, what, locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error {

@@ -105,7 +105,7 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 					told = new(answers)
 					s := slowPool(t, db, guarded, 10*time.Millisecond, looks, told.observe).begin(t)
 					holder = till(t, db, key)
-					wants(t, name, slowly(t, holder, looks, l, func() error { return second(wait(s.Scope, t.Context(), key)) }), nil)
+					wants(t, name, slowly(t, holder, looks, l, func() error { return testdb.Err(wait(s.Scope, t.Context(), key)) }), nil)
 					leasetest.Equal(t, "rows that the transaction sees of what was committed since", s.seesNew(t, db), 1)
 					wants(t, "Verify", s.Verify(t.Context()), nil)
 					s.commit(t)
@@ -154,7 +154,7 @@ func TestSlowWaitIsAskedFor(t *testing.T) {
 					trip, count := testdb.CountTrips(t)
 					s := slowPool(t, db, guarded, c.slow, given, c.told, count).begin(t)
 					holder, id := till(t, db, key), testdb.ConnID(t, s.tx)
-					done := db.Waiting(t, id, func() error { return second(s.Lock(t.Context(), key)) })
+					done := db.Waiting(t, id, func() error { return testdb.Err(s.Lock(t.Context(), key)) })
 					testdb.Await(aLook, func() bool { return l.connects.Load() >= c.looks })
 					holder.commit(t)
 					wants(t, name, <-done, nil)
@@ -171,7 +171,7 @@ func TestSlowWaitIsAskedFor(t *testing.T) {
 		looks, l := looksOn(t, db, nil)
 		told := new(answers)
 		s := slowPool(t, db, true, time.Nanosecond, looks, told.observe).begin(t)
-		wants(t, "TryLock", second(s.TryLock(t.Context(), key)), nil)
+		wants(t, "TryLock", testdb.Err(s.TryLock(t.Context(), key)), nil)
 		s.commit(t)
 		leasetest.Equal(t, "looks during a try", l.connects.Load(), 0)
 	})
@@ -195,7 +195,7 @@ func TestSlowWaitLooksInVain(t *testing.T) { //nolint:paralleltest // see above
 				pool := slowPool(t, db, true, time.Millisecond, looks, told.observe)
 				s := pool.begin(t)
 				done := make(chan error, 1)
-				go func() { done <- second(s.Lock(t.Context(), key)) }()
+				go func() { done <- testdb.Err(s.Lock(t.Context(), key)) }()
 				looked = testdb.Await(aLook, func() bool { return l.connects.Load() > 0 })
 				holder.commit(t)
 				wants(t, name, <-done, nil)
@@ -218,9 +218,9 @@ func TestSlowWaitOfARefusal(t *testing.T) {
 			wait func(s *session, key txlock.Key) error
 		}{
 			"limit": {txlock.ErrWaitTimeout, func(s *session, key txlock.Key) error {
-				return second(s.WaitAtMost(time.Second).Lock(t.Context(), key))
+				return testdb.Err(s.WaitAtMost(time.Second).Lock(t.Context(), key))
 			}},
-			"context": {context.DeadlineExceeded, func(s *session, key txlock.Key) error { return second(s.Lock(limited(t, time.Second), key)) }},
+			"context": {context.DeadlineExceeded, func(s *session, key txlock.Key) error { return testdb.Err(s.Lock(limited(t, time.Second), key)) }},
 		} {
 			key := named()
 			holder := till(t, db, key)
@@ -288,7 +288,7 @@ func TestHolders(t *testing.T) {
 		}
 		for _, key := range []txlock.Key{old, lot} { // a waiter is none, and nobody waits for it
 			s, waiter := holder(t, db, key), begin(t, newPool(t, db, true), nil)
-			answered := db.Waiting(t, waiter.id, func() error { return second(waiter.Lock(t.Context(), key)) })
+			answered := db.Waiting(t, waiter.id, func() error { return testdb.Err(waiter.Lock(t.Context(), key)) })
 			for _, session := range []*session{s, waiter} {
 				all := holders(t, db, key)
 				testdb.ErrorIf(t, len(all) != 1 || all[0].Session != uint64(session.id), "holders %+v, want the one on connection %d alone", all, session.id)
@@ -312,7 +312,7 @@ func TestOwner(t *testing.T) {
 		} {
 			for _, key := range []txlock.Key{named(), hashed()} {
 				s := begin(t, newPool(t, db, true), nil)
-				noError(t, second(s.Lock(txlock.WithLabel(t.Context(), owner), key)))
+				noError(t, testdb.Err(s.Lock(txlock.WithLabel(t.Context(), owner), key)))
 				all := holders(t, db, key)
 				testdb.ErrorIf(t, len(all) != 1 || all[0].Label != want, "the owner %q is shown as %+v", owner, all)
 			}
@@ -333,7 +333,7 @@ func TestAssertLocked(t *testing.T) {
 		ctx, key, shared := t.Context(), named(), named()
 		s := begin(t, newPool(t, db, true), nil)
 		wants(t, "before the lock", txlock.AssertLocked(ctx, s.tx, key), txlock.ErrNotHeld)
-		noError(t, second(s.RLock(ctx, shared)))
+		noError(t, testdb.Err(s.RLock(ctx, shared)))
 		exec(t, s.tx, "SAVEPOINT before_lock")
 		s.lock(t, key)
 		before := questions(t, s.tx)

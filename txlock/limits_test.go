@@ -75,7 +75,7 @@ func held(t *testing.T, db *testdb.DB, key txlock.Key) *sql.Tx {
 func TestSmallLimitsEnd(t *testing.T) {
 	onLimits(t, false, func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, lock verb) {
 		other, s, delays, began := held(t, db, key), begin(t, pool, nil), testdb.Delays(t), time.Now()
-		wants(t, "a lock that is held", second(lock(s.Scope, t.Context(), key)), txlock.ErrWaitTimeout)
+		wants(t, "a lock that is held", testdb.Err(lock(s.Scope, t.Context(), key)), txlock.ErrWaitTimeout)
 		if waited := time.Since(began); waited > 20*time.Second+delays() { // the server's own limit is 50 s
 			t.Errorf("it has ended after %v", waited)
 		}
@@ -85,7 +85,7 @@ func TestSmallLimitsEnd(t *testing.T) {
 			leasetest.Equal(t, "it is held after a call that failed", holds, false)
 		}
 		wants(t, "Rollback", other.Rollback(), nil)
-		wants(t, "the same lock when it is free", second(lock(s.Scope, t.Context(), key)), nil)
+		wants(t, "the same lock when it is free", testdb.Err(lock(s.Scope, t.Context(), key)), nil)
 		s.commit(t)
 	})
 }
@@ -95,7 +95,7 @@ func TestLargeLimitsWait(t *testing.T) {
 	onLimits(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, lock verb) {
 		other, s := held(t, db, key), unread(t, pool)
 		exec(t, other, "UPDATE lockstep_locks SET token = token + 1 WHERE name = ?", key.String())
-		answered := db.Waiting(t, s.id, func() error { return second(lock(s.Scope, t.Context(), key)) })
+		answered := db.Waiting(t, s.id, func() error { return testdb.Err(lock(s.Scope, t.Context(), key)) })
 		wants(t, "Commit", other.Commit(), nil)
 		wants(t, "a lock that is free in time", <-answered, nil)
 		s.commit(t)
@@ -124,7 +124,7 @@ func TestLimitIsExact(t *testing.T) {
 				quickest := time.Hour
 				for try := 0; try < 10 && quickest > limit+800*time.Millisecond; try++ {
 					began := time.Now()
-					wants(t, "a lock that is held", second(verbs[name].within(limit)(s.Scope, t.Context(), key)), txlock.ErrWaitTimeout)
+					wants(t, "a lock that is held", testdb.Err(verbs[name].within(limit)(s.Scope, t.Context(), key)), txlock.ErrWaitTimeout)
 					quickest = min(quickest, time.Since(began))
 				}
 				testdb.ErrorIf(t, quickest < limit || quickest > limit+800*time.Millisecond,
@@ -140,7 +140,7 @@ func TestTryIsForFreeLocks(t *testing.T) {
 		for name, key := range map[string]txlock.Key{"fresh": apart(t, db), "unknown": withRow(t, db, false), "known": withRow(t, db, true), "hashed": hashed()} {
 			for _, guarded := range []bool{false, true} {
 				s := begin(t, newPool(t, db, guarded), nil)
-				wants(t, "a try of a free key, "+name, second(s.TryLock(t.Context(), key)), nil)
+				wants(t, "a try of a free key, "+name, testdb.Err(s.TryLock(t.Context(), key)), nil)
 				for _, other := range []*session{begin(t, impatient(t, db, guarded), nil), unread(t, impatient(t, db, guarded))} {
 					for _, try := range []func(context.Context, txlock.Key) (txlock.Grant, error){other.TryLock, other.TryRLock} {
 						_, err := try(t.Context(), key)
@@ -190,7 +190,7 @@ func TestLimitOfTheSession(t *testing.T) {
 			key := apart(t, db)
 			holder(t, db, key)
 			s := begin(t, impatient(t, db, guarded), nil)
-			err := second(s.WaitAtMost(time.Minute).Lock(limited(t, 20*time.Second), key))
+			err := testdb.Err(s.WaitAtMost(time.Minute).Lock(limited(t, 20*time.Second), key))
 			wants(t, "a wait of a minute where a second is the session's limit", err, txlock.ErrWaitTimeout)
 			wants(t, "Verify", s.Verify(t.Context()), nil)
 		}
@@ -209,7 +209,7 @@ func TestLimitsAreNotLost(t *testing.T) {
 			all.Go(func() {
 				for i := 0; i < 150 && !t.Failed(); i++ {
 					wants(t, "a wait of two milliseconds at most", lockOnce(ctx, pool, func(s *txlock.Scope) error {
-						return second(s.WaitAtMost(rand.N(2*time.Millisecond)+1).Lock(ctx, key))
+						return testdb.Err(s.WaitAtMost(rand.N(2*time.Millisecond)+1).Lock(ctx, key))
 					}), txlock.ErrWaitTimeout)
 				}
 			})
@@ -235,8 +235,8 @@ func lockOnce(ctx context.Context, pool *sql.DB, lock func(s *txlock.Scope) erro
 func TestNothingReadOnce(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for name, first := range map[string]func(s *session) error{
-			"Lock":    func(s *session) error { return second(s.Lock(t.Context(), named())) },
-			"Version": func(s *session) error { return second(s.Version(t.Context(), named())) },
+			"Lock":    func(s *session) error { return testdb.Err(s.Lock(t.Context(), named())) },
+			"Version": func(s *session) error { return testdb.Err(s.Version(t.Context(), named())) },
 		} {
 			key := named()
 			committed(t, db, key)
@@ -244,7 +244,7 @@ func TestNothingReadOnce(t *testing.T) {
 			wants(t, name, first(s), nil)
 			number(t, s.tx, "SELECT COUNT(*) FROM lockstep_leases")
 			committed(t, db, key)
-			wants(t, "a lock after a read, behind "+name, second(s.Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
+			wants(t, "a lock after a read, behind "+name, testdb.Err(s.Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
 		}
 	})
 }
@@ -256,7 +256,7 @@ func TestTryFixesTheSnapshot(t *testing.T) {
 			table, key := db.CreateTable(t, "fixed", "n INT NOT NULL"), named()
 			s := unread(t, newPool(t, db, guarded))
 			s.lock(t, named())
-			wants(t, "TryLock", second(s.TryLock(t.Context(), apart(t, db))), nil)
+			wants(t, "TryLock", testdb.Err(s.TryLock(t.Context(), apart(t, db))), nil)
 			other := begin(t, newPool(t, db, true), nil)
 			other.lock(t, key)
 			exec(t, other.tx, "INSERT INTO "+table+" VALUES (1)")
@@ -279,7 +279,7 @@ func TestCallMayRead(t *testing.T) {
 		s := unread(t, newPool(t, db, true, func(c *mysql.Config) { c.User, c.Passwd = db.AdminConfig().User, db.AdminConfig().Passwd }))
 		exec(t, s.tx, "CALL read_"+table+"()")
 		committed(t, db, key)
-		wants(t, "a lock after a CALL", second(s.Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
+		wants(t, "a lock after a CALL", testdb.Err(s.Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
 	})
 }
 
@@ -310,7 +310,7 @@ func TestTryOfAGoneRow(t *testing.T) {
 					exec(t, db.Admin(), "INSERT INTO lockstep_locks VALUES (?, 0, '-', 0, 0)", strings.TrimSuffix(key.String(), "/m")+beside)
 				}
 				s := begin(t, newPool(t, db, true), nil)
-				wants(t, "TryLock", second(s.TryLock(t.Context(), key)), nil)
+				wants(t, "TryLock", testdb.Err(s.TryLock(t.Context(), key)), nil)
 				return s
 			},
 		} {
@@ -318,10 +318,10 @@ func TestTryOfAGoneRow(t *testing.T) {
 			wants(t, "Rollback", gone(key).tx.Rollback(), nil)
 			s := unread(t, newPool(t, db, true))
 			s.lock(t, named())
-			wants(t, "TryLock", second(s.TryLock(t.Context(), key)), nil)
+			wants(t, "TryLock", testdb.Err(s.TryLock(t.Context(), key)), nil)
 			other := begin(t, newPool(t, db, true), nil)
 			for _, beside := range []string{"/k", "/n"} {
-				wants(t, name+": a key beside it", second(other.Lock(t.Context(), txlock.Named(strings.TrimSuffix(key.String(), "/m")+beside))), nil)
+				wants(t, name+": a key beside it", testdb.Err(other.Lock(t.Context(), txlock.Named(strings.TrimSuffix(key.String(), "/m")+beside))), nil)
 			}
 			wants(t, "Rollback", errors.Join(s.tx.Rollback(), other.tx.Rollback()), nil)
 		}
@@ -365,7 +365,7 @@ func TestWaitsAtSerializable(t *testing.T) {
 							first.lock(t, key)
 						}
 						next := begin(t, pool, &sql.TxOptions{Isolation: sql.LevelSerializable})
-						granted := db.Waiting(t, next.id, func() error { return second(ask(next.Scope, t.Context(), key)) })
+						granted := db.Waiting(t, next.id, func() error { return testdb.Err(ask(next.Scope, t.Context(), key)) })
 						exec(t, first.tx, "UPDATE "+table+" SET n = n + 1")
 						first.commit(t)
 						wants(t, way, <-granted, nil)
@@ -409,7 +409,7 @@ func TestReadWhileLocking(t *testing.T) {
 						number(t, s.tx, "SELECT COUNT(*) FROM "+table)
 						committed(t, db, key)
 					}}
-					wants(t, name, second(lock(s.Scope, ctx, key)), txlock.ErrStaleSnapshot)
+					wants(t, name, testdb.Err(lock(s.Scope, ctx, key)), txlock.ErrStaleSnapshot)
 					leasetest.Equal(t, "somebody has read", ctx.between == nil, true)
 				})
 			}
@@ -435,12 +435,12 @@ func TestLockAllInOrderOfSlots(t *testing.T) {
 					if limit > 0 {
 						scope = s.WaitAtMost(limit)
 					}
-					answered := db.Waiting(t, s.id, func() error { return second(scope.LockAll(t.Context(), high, low)) })
+					answered := db.Waiting(t, s.id, func() error { return testdb.Err(scope.LockAll(t.Context(), high, low)) })
 					other := begin(t, newPool(t, db, true), nil)
 					if held == low {
-						wants(t, "the higher slot behind one that is waited for", second(other.TryLock(t.Context(), high)), nil)
+						wants(t, "the higher slot behind one that is waited for", testdb.Err(other.TryLock(t.Context(), high)), nil)
 					} else {
-						wants(t, "the lower slot before one that is waited for", second(other.TryLock(t.Context(), low)), txlock.ErrBusy)
+						wants(t, "the lower slot before one that is waited for", testdb.Err(other.TryLock(t.Context(), low)), txlock.ErrBusy)
 					}
 					wants(t, "Rollback", other.tx.Rollback(), nil)
 					wants(t, "Rollback", blocker.tx.Rollback(), nil)

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var limited, newPool, noError, wants = leasetest.Limited, leasetest.Pool, leasetest.Must, leasetest.Wants
+var exec, number, limited, newPool, noError, wants = testdb.Exec, testdb.Number, leasetest.Limited, leasetest.Pool, leasetest.Must, leasetest.Wants
 
 // onServers runs a test on every server.
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
@@ -150,10 +150,10 @@ var verbs = map[string]verb{
 		return append(grants, txlock.Grant{})[0], err
 	},
 	"LockAll, shared": func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
-		return txlock.Grant{}, second(s.LockAll(ctx, another(key), txlock.Shared(key)))
+		return txlock.Grant{}, testdb.Err(s.LockAll(ctx, another(key), txlock.Shared(key)))
 	},
 	"Version": func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
-		return txlock.Grant{}, second(s.Version(ctx, key))
+		return txlock.Grant{}, testdb.Err(s.Version(ctx, key))
 	},
 	"CompareAndBump": func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
 		version, err := s.Version(ctx, key)
@@ -216,22 +216,6 @@ func neighbour(key txlock.Key) txlock.Key {
 			return other
 		}
 	}
-}
-
-// executor is a pool, a connection or a transaction.
-type executor interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
-
-func exec(t *testing.T, on executor, query string, args ...any) {
-	t.Helper()
-	noError(t, second(on.ExecContext(t.Context(), query, args...)))
-}
-
-func number(t *testing.T, on testdb.Queryer, query string, args ...any) (n int64) {
-	t.Helper()
-	noError(t, on.QueryRowContext(t.Context(), query, args...).Scan(&n))
-	return n
 }
 
 // rowsOf counts the committed rows of a key: one or none.

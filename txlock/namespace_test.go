@@ -155,7 +155,7 @@ func TestNamespaces(t *testing.T) {
 			for _, part := range txlock.Segments(key, 2) {
 				own.lock(t, part)
 			}
-			wants(t, "TryLock beside its holder", second(locks.TryLock(t.Context(), key)), txlock.ErrBusy)
+			wants(t, "TryLock beside its holder", testdb.Err(locks.TryLock(t.Context(), key)), txlock.ErrBusy)
 			first, err := locks.Once(t.Context(), key)
 			testdb.ErrorIf(t, !first || err != nil, "Once(%q): %t, %v", key, first, err)
 		}
@@ -169,10 +169,10 @@ func TestNamespaces(t *testing.T) {
 		for _, key := range keys {
 			ran, err := jobs.Tick(t.Context(), key, at, func(context.Context, time.Time) error { return nil })
 			testdb.ErrorIf(t, !ran || err != nil, "Tick(%q): %t, %v", key, ran, err)
-			wants(t, "the tick again", second(jobs.Claim(t.Context(), key, at)), job.ErrDone)
-			noError(t, second(leases.TryAcquire(t.Context(), key)))
+			wants(t, "the tick again", testdb.Err(jobs.Claim(t.Context(), key, at)), job.ErrDone)
+			noError(t, testdb.Err(leases.TryAcquire(t.Context(), key)))
 			permits := leasetest.Got(leases.Semaphore(txlock.Segments(key, 1)[0], 1))(t)
-			noError(t, second(permits.TryAcquire(t.Context())))
+			noError(t, testdb.Err(permits.TryAcquire(t.Context())))
 		}
 		listed, err := leases.List(t.Context())
 		testdb.ErrorIf(t, err != nil || len(listed) != 6, "%d leases are listed, want 6: %v", len(listed), err)

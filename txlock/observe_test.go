@@ -102,8 +102,8 @@ func TestObservePool(t *testing.T) {
 		s := begin(t, pool, nil)
 		s.lock(t, a)
 		s.lock(t, a) // held already: no news
-		wants(t, "TryLock", second(s.TryLock(t.Context(), held)), txlock.ErrBusy)
-		noError(t, second(s.RLock(t.Context(), b)))
+		wants(t, "TryLock", testdb.Err(s.TryLock(t.Context(), held)), txlock.ErrBusy)
+		noError(t, testdb.Err(s.RLock(t.Context(), b)))
 		r.wants(t, "granted "+a.String(), "refused "+held.String(), "granted "+b.String())
 		s.commit(t)
 		r.wantsInAnyOrder(t, "released "+a.String(), "released "+b.String())
@@ -121,7 +121,7 @@ func TestObservePool(t *testing.T) {
 		_, err := s.tx.ExecContext(ctx, "DO ?", struct{}{})
 		testdb.ErrorIf(t, err == nil, "a struct is an argument")
 		r.wants(t)
-		noError(t, second(s.tx.ExecContext(ctx, "DO 1")))
+		noError(t, testdb.Err(s.tx.ExecContext(ctx, "DO 1")))
 		s.commit(t)
 		r.wants(t, "granted "+a.String(), "released "+a.String())
 
@@ -129,7 +129,7 @@ func TestObservePool(t *testing.T) {
 			s = begin(t, pool, nil)
 			events := []string{"refused " + b.String(), "doomed " + b.String()}
 			if locks {
-				noError(t, second(s.LockAll(t.Context(), a)))
+				noError(t, testdb.Err(s.LockAll(t.Context(), a)))
 				events = []string{"granted " + a.String(), events[0], "lost " + a.String(), events[1]}
 			}
 			db.Kill(t, s.id)
@@ -161,9 +161,9 @@ func TestObserveJoin(t *testing.T) {
 		r := new(recorder)
 		s := inTx(t, newPool(t, db, false), txlock.Observe(r.observe), txlock.NothingRead())
 		s.lock(t, a)
-		wants(t, "TryLock", second(s.TryLock(t.Context(), held)), txlock.ErrBusy)
+		wants(t, "TryLock", testdb.Err(s.TryLock(t.Context(), held)), txlock.ErrBusy)
 		r.wants(t, "granted "+a.String(), "refused "+held.String())
-		wants(t, "LockAll", second(s.WaitAtMost(time.Second).LockAll(t.Context(), a, held)), txlock.ErrWaitTimeout)
+		wants(t, "LockAll", testdb.Err(s.WaitAtMost(time.Second).LockAll(t.Context(), a, held)), txlock.ErrWaitTimeout)
 		r.wantsInAnyOrder(t, "refused "+a.String(), "refused "+held.String())
 		s.lock(t, a) // a plain pool asks the server
 		r.wants(t, "granted again "+a.String())
@@ -209,7 +209,7 @@ func TestObserveEndBeforeGrant(t *testing.T) {
 		tx := leasetest.Got(pool.BeginTx(ctx, nil))(t)
 		s := leasetest.Got(txlock.Join(t.Context(), tx))(t)
 		a := named()
-		noError(t, second(s.Lock(t.Context(), a)))
+		noError(t, testdb.Err(s.Lock(t.Context(), a)))
 		r.wants(t, "granted "+a.String(), "released "+a.String())
 	})
 }
@@ -260,7 +260,7 @@ func TestObserveRun(t *testing.T) {
 			err := locksqlc.Run(t.Context(), pool, []txlock.Key{a}, func(tx *sql.Tx) error {
 				calls++
 				s := leasetest.Got(locksqlc.Join(t.Context(), tx))(t)
-				noError(t, second(s.Once(t.Context(), o)))
+				noError(t, testdb.Err(s.Once(t.Context(), o)))
 				if calls == 1 {
 					return &mysql.MySQLError{Number: 1213}
 				}
@@ -274,7 +274,7 @@ func TestObserveRun(t *testing.T) {
 		fresh := named()
 		begin(t, pool, nil).once(t, fresh, true)
 		waits := begin(t, pool, nil)
-		wants(t, "Once of what is asked for", second(waits.WaitAtMost(time.Second).Once(t.Context(), fresh)), txlock.ErrWaitTimeout)
+		wants(t, "Once of what is asked for", testdb.Err(waits.WaitAtMost(time.Second).Once(t.Context(), fresh)), txlock.ErrWaitTimeout)
 		r.wants(t, "granted once "+fresh.String(), "refused once "+fresh.String())
 	})
 }

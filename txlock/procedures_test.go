@@ -57,7 +57,7 @@ func takeAll(t *testing.T, pool *sql.DB) error {
 				return s.RLock(ctx, named())
 			},
 			func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
-				return txlock.Grant{}, second(s.Once(ctx, key))
+				return txlock.Grant{}, testdb.Err(s.Once(ctx, key))
 			},
 			nil, // with statements of the program
 		} {
@@ -70,7 +70,7 @@ func takeAll(t *testing.T, pool *sql.DB) error {
 					all = append(all, sells(t, s, key))
 					continue
 				}
-				all = append(all, second(take(s.Scope, t.Context(), key)), s.tx.Commit())
+				all = append(all, testdb.Err(take(s.Scope, t.Context(), key)), s.tx.Commit())
 			}
 		}
 	}
@@ -84,7 +84,7 @@ func sells(t *testing.T, s *session, key txlock.Key) error {
 	err := s.tx.QueryRowContext(s.LockWith(t.Context(), key), "SELECT COUNT(*) FROM lockstep_leases WHERE slot < ?", 7).Scan(&n)
 	grant, held := s.Held(key)
 	leasetest.Equal(t, "LockWith has locked", held && grant.Token() > 1000, true)
-	return errors.Join(err, second(s.tx.ExecContext(s.CommitWith(t.Context(), txlock.AnyRows), "DELETE FROM lockstep_once WHERE name = ?", key.String())))
+	return errors.Join(err, testdb.Err(s.tx.ExecContext(s.CommitWith(t.Context(), txlock.AnyRows), "DELETE FROM lockstep_once WHERE name = ?", key.String())))
 }
 
 // TestWithoutProcedures: a guarded pool does without procedures that are missing, of another version or not allowed.
@@ -151,7 +151,7 @@ func TestTriesOfNewKeys(t *testing.T) {
 			all.Go(func() {
 				for i := range granted {
 					err := lockOnce(t.Context(), pool, func(s *txlock.Scope) error {
-						return second(s.TryLock(t.Context(), txlock.Named(fmt.Sprint(prefix, i))))
+						return testdb.Err(s.TryLock(t.Context(), txlock.Named(fmt.Sprint(prefix, i))))
 					})
 					if err == nil {
 						granted[i].Add(1)
@@ -196,7 +196,7 @@ func TestInterruptedStatements(t *testing.T) {
 
 		const prolong = "UPDATE lockstep_once SET done_us"
 		interrupted.Store(prolong)
-		noError(t, second(locksqlc.Once(t.Context(), pool, named(), func(*sql.Tx) error { return nil }, txlock.Keep(time.Microsecond))))
+		noError(t, testdb.Err(locksqlc.Once(t.Context(), pool, named(), func(*sql.Tx) error { return nil }, txlock.Keep(time.Microsecond))))
 		leasetest.Equal(t, "how often the time of the key was prolonged", strings.Count(strings.Join(wire.Sent(), "\n"), prolong), 2)
 
 		interrupted.Store("DELETE FROM lockstep_once")
@@ -315,9 +315,9 @@ func TestSweepOnce(t *testing.T) {
 		wantsSwept(0)
 		leasetest.Equal(t, "rows that are left", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_once WHERE name LIKE 'b%'"), 1000)
 		exec(t, db.Admin(), "DROP TABLE lockstep_once")
-		wants(t, "PurgeOnce", second(txlock.PurgeOnce(t.Context(), pool)), txlock.ErrSchema)
+		wants(t, "PurgeOnce", testdb.Err(txlock.PurgeOnce(t.Context(), pool)), txlock.ErrSchema)
 		lost := begin(t, pool, nil)
-		wants(t, "Once", second(lost.Once(t.Context(), named())), txlock.ErrSchema)
+		wants(t, "Once", testdb.Err(lost.Once(t.Context(), named())), txlock.ErrSchema)
 		wants(t, "Verify", lost.Verify(t.Context()), nil)
 		read := begin(t, pool, &sql.TxOptions{ReadOnly: true})
 		_, err := read.Once(t.Context(), named())
@@ -335,16 +335,16 @@ func TestOnceOfATransactionThatIsOver(t *testing.T) {
 		testdb.ErrorIf(t, killed.tx.Commit() == nil, "Commit of a session that was killed")
 		s := begin(t, pool, nil)
 		s.once(t, key, true)
-		noError(t, second(s.tx.Exec("COMMIT")))
-		wants(t, "Once after COMMIT", second(s.Once(t.Context(), named())), txlock.ErrTxDoomed)
+		noError(t, testdb.Err(s.tx.Exec("COMMIT")))
+		wants(t, "Once after COMMIT", testdb.Err(s.Once(t.Context(), named())), txlock.ErrTxDoomed)
 		plain := begin(t, newPool(t, db, false), nil)
 		exec(t, plain.tx, "COMMIT")
-		wants(t, "Once after COMMIT on a plain pool", second(plain.Once(t.Context(), named())), txlock.ErrTxDoomed)
+		wants(t, "Once after COMMIT on a plain pool", testdb.Err(plain.Once(t.Context(), named())), txlock.ErrTxDoomed)
 		err := s.tx.Commit()
 		wants(t, "Commit", err, txlock.ErrTxDoomed)
 		testdb.ErrorIf(t, txlock.Retryable(err), "retryable: %v", err)
 		read := begin(t, pool, &sql.TxOptions{ReadOnly: true})
-		wants(t, "Once in a read-only transaction", second(read.Once(t.Context(), named())), txlock.ErrReadOnly)
+		wants(t, "Once in a read-only transaction", testdb.Err(read.Once(t.Context(), named())), txlock.ErrReadOnly)
 	})
 }
 
@@ -363,7 +363,7 @@ func TestOnceKeptForEver(t *testing.T) {
 			s.commit(t)
 			s = begin(t, pool, nil)
 			s.once(t, key, false, txlock.Keep(keep))
-			noError(t, second(s.tx.ExecContext(s.CommitWith(t.Context(), 0), "DELETE FROM lockstep_once WHERE name = ''"))) // what it was told is sealed before
+			noError(t, testdb.Err(s.tx.ExecContext(s.CommitWith(t.Context(), 0), "DELETE FROM lockstep_once WHERE name = ''"))) // what it was told is sealed before
 			leasetest.Equal(t, "how long it is kept", number(t, db.Admin(), "SELECT keep_us FROM lockstep_once WHERE name = ?", key.String()), us)
 		}
 	})

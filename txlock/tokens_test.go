@@ -185,12 +185,12 @@ func TestNoContext(t *testing.T) {
 			s := begin(t, pool, nil)
 			var none context.Context
 			for verb, call := range map[string]func() error{
-				"Lock":           func() error { return second(s.Lock(none, named())) },
-				"TryRLock":       func() error { return second(s.TryRLock(none, named())) },
-				"LockAll":        func() error { return second(s.LockAll(none, named(), named())) },
-				"LockAny":        func() error { return second(s.LockAny(none, named())) },
-				"Once":           func() error { return second(s.Once(none, named())) },
-				"Version":        func() error { return second(s.Version(none, named())) },
+				"Lock":           func() error { return testdb.Err(s.Lock(none, named())) },
+				"TryRLock":       func() error { return testdb.Err(s.TryRLock(none, named())) },
+				"LockAll":        func() error { return testdb.Err(s.LockAll(none, named(), named())) },
+				"LockAny":        func() error { return testdb.Err(s.LockAny(none, named())) },
+				"Once":           func() error { return testdb.Err(s.Once(none, named())) },
+				"Version":        func() error { return testdb.Err(s.Version(none, named())) },
 				"CompareAndBump": func() error { return s.CompareAndBump(none, named(), 1) },
 				"Verify":         func() error { return s.Verify(none) },
 			} {
@@ -216,14 +216,14 @@ func TestSharedKeys(t *testing.T) {
 			testdb.ErrorIf(t, marked == key || txlock.Shared(marked) != marked || marked.String() != key.String(), "marked: %#v of %#v", marked, key)
 			s := begin(t, pool, nil)
 			wants(t, "Validate", marked.Validate(), txlock.ErrInvalidKey)
-			wants(t, "Lock", second(s.Lock(t.Context(), marked)), txlock.ErrInvalidKey)
-			wants(t, "TryLock", second(s.TryLock(t.Context(), marked)), txlock.ErrInvalidKey)
-			wants(t, "RLock", second(s.RLock(t.Context(), marked)), txlock.ErrInvalidKey)
-			wants(t, "LockAny", second(s.LockAny(t.Context(), key, marked)), txlock.ErrInvalidKey)
-			wants(t, "Once", second(s.Once(t.Context(), marked)), txlock.ErrInvalidKey)
-			wants(t, "Version", second(s.Version(t.Context(), marked)), txlock.ErrInvalidKey)
+			wants(t, "Lock", testdb.Err(s.Lock(t.Context(), marked)), txlock.ErrInvalidKey)
+			wants(t, "TryLock", testdb.Err(s.TryLock(t.Context(), marked)), txlock.ErrInvalidKey)
+			wants(t, "RLock", testdb.Err(s.RLock(t.Context(), marked)), txlock.ErrInvalidKey)
+			wants(t, "LockAny", testdb.Err(s.LockAny(t.Context(), key, marked)), txlock.ErrInvalidKey)
+			wants(t, "Once", testdb.Err(s.Once(t.Context(), marked)), txlock.ErrInvalidKey)
+			wants(t, "Version", testdb.Err(s.Version(t.Context(), marked)), txlock.ErrInvalidKey)
 			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, marked), txlock.ErrInvalidKey)
-			wants(t, "LockAll of a marked zero key", second(s.LockAll(t.Context(), txlock.Shared(txlock.Key{}))), txlock.ErrInvalidKey)
+			wants(t, "LockAll of a marked zero key", testdb.Err(s.LockAll(t.Context(), txlock.Shared(txlock.Key{}))), txlock.ErrInvalidKey)
 			segments := txlock.Segments(marked, 3)
 			grants, err := s.LockAll(t.Context(), append(segments, key)...)
 			wants(t, "LockAll of shared segments", err, nil)
@@ -241,9 +241,9 @@ func TestUpgradeAfterTheEnd(t *testing.T) {
 		for _, guarded := range []bool{true, false} {
 			for _, end := range []string{"COMMIT", "ROLLBACK"} {
 				s, key := begin(t, newPool(t, db, guarded), nil), named()
-				wants(t, "RLock", second(s.RLock(t.Context(), key)), nil)
-				_ = second(s.tx.ExecContext(t.Context(), end)) // a guarded pool says what it does
-				for name, err := range map[string]error{"Lock": second(s.Lock(t.Context(), key)), "LockAll": second(s.LockAll(t.Context(), named(), key))} {
+				wants(t, "RLock", testdb.Err(s.RLock(t.Context(), key)), nil)
+				_ = testdb.Err(s.tx.ExecContext(t.Context(), end)) // a guarded pool says what it does
+				for name, err := range map[string]error{"Lock": testdb.Err(s.Lock(t.Context(), key)), "LockAll": testdb.Err(s.LockAll(t.Context(), named(), key))} {
 					testdb.ErrorIf(t, !errors.Is(err, txlock.ErrTxDoomed) || errors.Is(err, txlock.ErrUpgrade),
 						"%s after %s (guarded=%t): %v", name, end, guarded, err)
 				}

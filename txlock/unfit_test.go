@@ -45,9 +45,9 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 		for _, guarded := range []bool{false, true} {
 			pool, key := newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{variable: value} }), named()
 			tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
-			wants(t, "Join", second(txlock.Join(t.Context(), tx)), want)
+			wants(t, "Join", testdb.Err(txlock.Join(t.Context(), tx)), want)
 			if guarded {
-				wants(t, "Join again", second(txlock.Join(t.Context(), tx)), want)
+				wants(t, "Join again", testdb.Err(txlock.Join(t.Context(), tx)), want)
 			}
 			wants(t, "Rollback", tx.Rollback(), nil)
 			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, key), want)
@@ -56,11 +56,11 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 			ctx := limited(t, time.Minute) // else a lease might be waited for
 			leases := leasetest.Got(lease.NewManager(pool))(t)
 			for what, err := range map[string]error{
-				"Acquire":        second(leases.Acquire(ctx, key)),
-				"TryAcquire":     second(leases.TryAcquire(ctx, key)),
-				"AcquireShared":  second(leases.AcquireShared(ctx, key)),
+				"Acquire":        testdb.Err(leases.Acquire(ctx, key)),
+				"TryAcquire":     testdb.Err(leases.TryAcquire(ctx, key)),
+				"AcquireShared":  testdb.Err(leases.AcquireShared(ctx, key)),
 				"Do":             leases.Do(ctx, key, func(context.Context, *lease.Lease) error { return errors.New("was called") }),
-				"Acquire, again": second(leases.Acquire(ctx, key)),
+				"Acquire, again": testdb.Err(leases.Acquire(ctx, key)),
 			} {
 				wants(t, what, err, want)
 			}
@@ -74,9 +74,9 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 					}
 					return err
 				},
-				"List":    func(m *lease.Manager) error { return second(m.List(t.Context())) },
-				"Inspect": func(m *lease.Manager) error { return second(m.Inspect(t.Context(), key)) },
-				"Purge":   func(m *lease.Manager) error { return second(m.Purge(t.Context())) },
+				"List":    func(m *lease.Manager) error { return testdb.Err(m.List(t.Context())) },
+				"Inspect": func(m *lease.Manager) error { return testdb.Err(m.Inspect(t.Context(), key)) },
+				"Purge":   func(m *lease.Manager) error { return testdb.Err(m.Purge(t.Context())) },
 			} {
 				m := leasetest.Got(lease.NewManager(pool))(t)
 				wants(t, what, call(m), want)
@@ -102,12 +102,10 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 	})
 }
 
-func second[T any](_ T, err error) error { return err }
-
 // TestNilTransaction proves that a nil transaction is no open one, whatever its type.
 func TestNilTransaction(t *testing.T) {
 	for _, tx := range []txlock.Tx{nil, (*sql.Tx)(nil)} {
-		wants(t, "Join", second(txlock.Join(t.Context(), tx)), txlock.ErrNoTransaction)
+		wants(t, "Join", testdb.Err(txlock.Join(t.Context(), tx)), txlock.ErrNoTransaction)
 		wants(t, "AssertLocked", txlock.AssertLocked(t.Context(), tx, named()), txlock.ErrNoTransaction)
 	}
 }
@@ -119,7 +117,7 @@ func TestNoRows(t *testing.T) {
 			pool := newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_select_limit": "0"} })
 			tx, err := pool.BeginTx(t.Context(), nil)
 			if err == nil {
-				err = errors.Join(second(txlock.Join(t.Context(), tx)), tx.Rollback())
+				err = errors.Join(testdb.Err(txlock.Join(t.Context(), tx)), tx.Rollback())
 			}
 			wants(t, fmt.Sprintf("guarded=%t", guarded), err, schema.ErrSession)
 		}
@@ -146,7 +144,7 @@ func TestSelectLimit(t *testing.T) {
 				})
 				wants(t, "Ensure", txlock.Ensure(t.Context(), pool, keys...), nil)
 				s := begin(t, pool, nil)
-				wants(t, "LockAll", second(s.LockAll(t.Context(), keys...)), nil)
+				wants(t, "LockAll", testdb.Err(s.LockAll(t.Context(), keys...)), nil)
 				holders, err := txlock.Holders(t.Context(), pool, keys...)
 				testdb.ErrorIf(t, err != nil || len(holders) != len(keys), "Holders: %d of %d keys, %v", len(holders), len(keys), err)
 				wants(t, "Ensure of keys that are locked", txlock.Ensure(t.Context(), pool, keys...), nil)
@@ -184,22 +182,22 @@ func TestMissingPrivileges(t *testing.T) {
 			}
 			s := begin(t, pool, nil)
 			limited := s.WaitAtMost(time.Second)
-			denied("Lock", "lockstep_locks", second(s.Lock(t.Context(), named())))
-			denied("Lock of a hashed key", "lockstep_centers", second(s.Lock(t.Context(), hashed())))
-			denied("LockAll", "lockstep_locks", second(s.LockAll(t.Context(), named(), named())))
-			denied("RLock", "lockstep_locks", second(s.RLock(t.Context(), named())))
-			denied("TryLock", "lockstep_locks", second(s.TryLock(t.Context(), named())))
-			denied("WaitAtMost", "lockstep_locks", second(limited.Lock(t.Context(), named())))
+			denied("Lock", "lockstep_locks", testdb.Err(s.Lock(t.Context(), named())))
+			denied("Lock of a hashed key", "lockstep_centers", testdb.Err(s.Lock(t.Context(), hashed())))
+			denied("LockAll", "lockstep_locks", testdb.Err(s.LockAll(t.Context(), named(), named())))
+			denied("RLock", "lockstep_locks", testdb.Err(s.RLock(t.Context(), named())))
+			denied("TryLock", "lockstep_locks", testdb.Err(s.TryLock(t.Context(), named())))
+			denied("WaitAtMost", "lockstep_locks", testdb.Err(limited.Lock(t.Context(), named())))
 			denied("CompareAndBump", "lockstep_locks", s.CompareAndBump(t.Context(), named(), 0))
-			denied("Once", "lockstep_once", second(s.Once(t.Context(), named())))
+			denied("Once", "lockstep_once", testdb.Err(s.Once(t.Context(), named())))
 			wants(t, "Verify", s.Verify(t.Context()), nil)
 			s.commit(t)
 			denied("Ensure", "lockstep_locks", txlock.Ensure(t.Context(), pool, named()))
 			db.Exec(t, "REPLACE INTO lockstep_locks VALUES ('long ago', 1, '-', 0, 1)")
-			denied("Clean", "lockstep_locks", second(txlock.Purge(t.Context(), pool, time.Hour)))
+			denied("Clean", "lockstep_locks", testdb.Err(txlock.Purge(t.Context(), pool, time.Hour)))
 
 			leases := leasetest.Got(lease.NewManager(pool))(t)
-			denied("Acquire", "lockstep_leases", second(leases.Acquire(t.Context(), named())))
+			denied("Acquire", "lockstep_leases", testdb.Err(leases.Acquire(t.Context(), named())))
 			wants(t, "Close", leases.Close(context.WithoutCancel(t.Context())), nil)
 		}
 	})
@@ -267,7 +265,7 @@ func startsWithoutAutocommit(t *testing.T, db *testdb.DB) {
 	for _, guarded := range []bool{false, true} {
 		pool := newPool(t, db, guarded)
 		tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
-		wants(t, "Join", second(txlock.Join(t.Context(), tx)), schema.ErrAutocommit)
+		wants(t, "Join", testdb.Err(txlock.Join(t.Context(), tx)), schema.ErrAutocommit)
 		wants(t, "Rollback", tx.Rollback(), nil)
 		wants(t, "Check", schema.Check(t.Context(), pool), schema.ErrAutocommit)
 	}
@@ -287,10 +285,10 @@ func isReadOnly(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, guarded)
 		wants(t, "Ensure", txlock.Ensure(t.Context(), pool, named()), txlock.ErrReadOnly)
 		wants(t, "Ensure of what is there", txlock.Ensure(t.Context(), pool, old), nil)
-		wants(t, "Purge", second(txlock.Purge(t.Context(), pool, 1)), txlock.ErrReadOnly)
-		wants(t, "Holders", second(txlock.Holders(t.Context(), pool, old)), nil)
+		wants(t, "Purge", testdb.Err(txlock.Purge(t.Context(), pool, 1)), txlock.ErrReadOnly)
+		wants(t, "Holders", testdb.Err(txlock.Holders(t.Context(), pool, old)), nil)
 		s := begin(t, pool, nil)
-		wants(t, "Once", second(s.Once(t.Context(), named())), txlock.ErrReadOnly)
+		wants(t, "Once", testdb.Err(s.Once(t.Context(), named())), txlock.ErrReadOnly)
 		s.refuses(t, old, txlock.ErrReadOnly, "Lock", "LockAll")
 		s.refuses(t, hashed(), txlock.ErrReadOnly, "Lock")
 		grant, err := s.RLock(t.Context(), old)

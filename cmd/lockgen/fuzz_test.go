@@ -71,8 +71,6 @@ func onIsolations(t *testing.T, test func(t *testing.T, engine testdb.Engine, op
 	})
 }
 
-var onServers = testdb.OnServers
-
 // TestNoUpdateIsLost moves money by reading balances and writing them, from many goroutines, with no other
 // locks than those that lockgen has written.
 func TestNoUpdateIsLost(t *testing.T) {
@@ -142,4 +140,4 @@ func move(ctx context.Context, q shopdb.Querier, from, to, amount int64) error {
 	return nil
 }
 
-var must, wants = leasetest.Must, leasetest.Wants
+var onServers, must, wants = testdb.OnServers, leasetest.Must, leasetest.Wants

@@ -210,7 +210,7 @@ func TestUnseenWaiters(t *testing.T) {
 		s.must(l.Guard(s.ctx, tx))
 		other, _ := s.begin()
 		s.waits(other, func(ctx context.Context) error {
-			return second(other.ExecContext(ctx, "UPDATE lockstep_leases SET version = version WHERE name = 'report' AND slot = 0"))
+			return testdb.Err(other.ExecContext(ctx, "UPDATE lockstep_leases SET version = version WHERE name = 'report' AND slot = 0"))
 		})
 		op := s.operator()
 		op.may(rows())
@@ -343,7 +343,7 @@ func TestAlikeKeys(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
 		m := s.manager()
 		for _, key := range alike[:3] {
-			s.must(second(m.Acquire(s.ctx, txlock.Named(key))))
+			s.must(testdb.Err(m.Acquire(s.ctx, txlock.Named(key))))
 		}
 		for _, key := range alike[:2] {
 			name := ops.Shown(key)
@@ -367,11 +367,11 @@ func TestManyOnce(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
 		for _, key := range []string{"done:a", "done:b", "done:c"} {
 			tx, scope := s.begin()
-			s.must(second(scope.Once(s.ctx, txlock.Named(key))))
+			s.must(testdb.Err(scope.Once(s.ctx, txlock.Named(key))))
 			s.must(tx.Commit())
 		}
 		_, open := s.begin()
-		s.must(second(open.Once(s.ctx, txlock.Named("open"))))
+		s.must(testdb.Err(open.Once(s.ctx, txlock.Named("open"))))
 		var opened onceForm
 		s.answer(done, &opened, "once", "open")
 		if output, _ := s.call("once", "open"); len(opened.Once) != 1 || !opened.Once[0].Open || !opened.Once[0].Done.IsZero() || !strings.Contains(output, "open   -     -") {

@@ -241,7 +241,7 @@ func TestViews(t *testing.T) {
 		_, scope := s.begin()
 		s.lock(scope, orders.Key(42))
 		tx, waiter := s.begin()
-		s.waits(tx, func(ctx context.Context) error { return second(waiter.Lock(ctx, orders.Key(42))) })
+		s.waits(tx, func(ctx context.Context) error { return testdb.Err(waiter.Lock(ctx, orders.Key(42))) })
 		s.rows("SELECT kind, name, mode, owner, label FROM lockstep_held WHERE kind = 'lease'", "lease|report|exclusive|web-1/4711|nightly report")
 		s.rows("SELECT kind, name, mode, session FROM lockstep_held WHERE kind = 'lock'", "lock|order:42|exclusive|51")
 		s.printed("leases", "nightly report")
@@ -258,7 +258,7 @@ func TestQuotes(t *testing.T) {
 		_, scope := s.begin()
 		s.lock(scope, orders.Key(42))
 		tx, waiter := s.begin()
-		s.waits(tx, func(ctx context.Context) error { return second(waiter.Lock(ctx, orders.Key(42))) })
+		s.waits(tx, func(ctx context.Context) error { return testdb.Err(waiter.Lock(ctx, orders.Key(42))) })
 		quotes := func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'ANSI_QUOTES'"} }
 		s.dsn = s.db.AdminDSN(quotes)
 		s.shows([]string{"waits"}, "order:42: exclusive")
@@ -278,19 +278,19 @@ func TestViewOfLateLocks(t *testing.T) {
 		tx, scope := s.begin()
 		s.must(tx.QueryRowContext(s.ctx, "SELECT COUNT(*) FROM lockstep_once").Scan(new(int)))
 		time.Sleep(3 * time.Second)
-		s.must(second(scope.Lock(s.ctx, orders.Key(42))))
-		s.must(second(scope.Lock(s.ctx, orders.Key(43))))
-		s.must(second(scope.Lock(s.ctx, hashed)))
+		s.must(testdb.Err(scope.Lock(s.ctx, orders.Key(42))))
+		s.must(testdb.Err(scope.Lock(s.ctx, orders.Key(43))))
+		s.must(testdb.Err(scope.Lock(s.ctx, hashed)))
 		for _, key := range []txlock.Key{orders.Key(42), hashed} {
 			other, waiter := s.begin()
-			s.waits(other, func(ctx context.Context) error { return second(waiter.Lock(ctx, key)) })
+			s.waits(other, func(ctx context.Context) error { return testdb.Err(waiter.Lock(ctx, key)) })
 		}
 		session := leasetest.Got(s.db.Admin().Conn(s.ctx))(s)
 		defer func() { s.must(session.Close()) }()
 		query, want := "SELECT COUNT(DISTINCT name), COUNT(*), COUNT(held_s), MIN(transaction_s) >= 3 FROM lockstep_held", "3|3|0|1"
 		if s.db.Engine() == testdb.MariaDB {
-			s.must(second(session.ExecContext(s.ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")))
-			s.must(second(session.ExecContext(s.ctx, "SET sql_mode = 'ANSI_QUOTES'"))) // in which tables are named otherwise
+			s.must(testdb.Err(session.ExecContext(s.ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")))
+			s.must(testdb.Err(session.ExecContext(s.ctx, "SET sql_mode = 'ANSI_QUOTES'"))) // in which tables are named otherwise
 			query, want = "SELECT COUNT(DISTINCT name), COUNT(*), SUM(contended), MAX(held_s) <= MIN(transaction_s) - 2, COUNT(owner) FROM lockstep_held", "3|3|2|1|3"
 		}
 		s.until(session, query, want, func(row string) bool { return row == want })
@@ -305,7 +305,9 @@ func TestViewsOfOneDatabase(t *testing.T) {
 		other := strings.Replace(s.db.Name(), "_", "x", 1)
 		testdb.FatalIf(t, other == s.db.Name(), "the name %s has no _", other)
 		s.db.Exec(t, "CREATE DATABASE "+other)
-		t.Cleanup(func() { s.must(second(s.db.Admin().ExecContext(context.WithoutCancel(s.ctx), "DROP DATABASE "+other))) })
+		t.Cleanup(func() {
+			s.must(testdb.Err(s.db.Admin().ExecContext(context.WithoutCancel(s.ctx), "DROP DATABASE "+other)))
+		})
 		s.db.Exec(t, "CREATE TABLE "+other+".lockstep_locks LIKE lockstep_locks")
 		lock := func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "INSERT INTO "+other+".lockstep_locks SET name = 'theirs', token = 1, conn_id = 1, locked_us = 1, owner = '' ON DUPLICATE KEY UPDATE name = name")
@@ -376,7 +378,7 @@ func (s *stage) printed(what string, want ...string) {
 	defer func() { s.must(session.Close()) }()
 	for _, query := range all {
 		if strings.HasPrefix(query, "SET") {
-			s.must(second(session.ExecContext(s.ctx, query)))
+			s.must(testdb.Err(session.ExecContext(s.ctx, query)))
 			continue
 		}
 		s.until(session, query, want[0], func(row string) bool { return strings.Contains(row, want[0]) })

@@ -219,13 +219,13 @@ func (s *stage) everything() {
 	_, hashed := s.begin()
 	s.lockHashed(hashed)
 	tx, waiter := s.begin()
-	s.waits(tx, func(ctx context.Context) error { return second(waiter.Lock(ctx, orders.Key(42))) })
+	s.waits(tx, func(ctx context.Context) error { return testdb.Err(waiter.Lock(ctx, orders.Key(42))) })
 	s.listed()
 	s.acquire("web-1/4711", "nightly report")
 	seats := leasetest.Got(s.manager().Semaphore(txlock.Named("report:standby"), 1))(s)
-	s.must(second(seats.Acquire(s.ctx)))
+	s.must(testdb.Err(seats.Acquire(s.ctx)))
 	jobs := leasetest.Got(job.New(s.pool, s.manager()))(s)
-	s.must(second(jobs.Tick(s.ctx, txlock.Named("mails"), time.Now().Add(-time.Minute), func(context.Context, time.Time) error { return nil })))
+	s.must(testdb.Err(jobs.Tick(s.ctx, txlock.Named("mails"), time.Now().Add(-time.Minute), func(context.Context, time.Time) error { return nil })))
 	s.unused()
 }
 
@@ -250,7 +250,7 @@ func (s *stage) unused() {
 	s.db.Exec(s, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = 'unused'")
 	tx := leasetest.Got(s.pool.BeginTx(s.ctx, nil))(s)
 	scope := leasetest.Got(txlock.Join(s.ctx, tx))(s)
-	s.must(second(scope.Once(s.ctx, txlock.Named("payment:7"))))
+	s.must(testdb.Err(scope.Once(s.ctx, txlock.Named("payment:7"))))
 	s.must(tx.Commit())
 	s.db.Exec(s, "UPDATE lockstep_once SET done_us = 1 WHERE name = 'payment:7'")
 	s.db.Exec(s, "REPLACE INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) VALUES ('unused', 1, 1, 1, '', 1, 1, 1, 0, '-', 1)")
@@ -275,5 +275,5 @@ func (s *stage) lockHashed(scope *txlock.Scope) {
 	s.Helper()
 	key := txlock.NewFamily[int]("cart", txlock.Hashed()).Key(42)
 	s.db.Exec(s, fmt.Sprintf("INSERT IGNORE INTO lockstep_centers VALUES (%d, 0, '-', 0, 0)", key.Slot()))
-	s.must(second(scope.Lock(s.ctx, key)))
+	s.must(testdb.Err(scope.Lock(s.ctx, key)))
 }

@@ -42,7 +42,7 @@ func TestReleaseOfOne(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
 		permits := leasetest.Got(s.manager().Semaphore(txlock.Named("imports"), 2))(s)
 		for i := range 2 {
-			s.must(second(permits.Acquire(lease.WithOwner(s.ctx, fmt.Sprintf("import %d", i+1)))))
+			s.must(testdb.Err(permits.Acquire(lease.WithOwner(s.ctx, fmt.Sprintf("import %d", i+1)))))
 		}
 		held := func() (owners []string, slots []int64) {
 			var leases leasesForm
@@ -250,9 +250,9 @@ func TestReleaseOfTheNextLease(t *testing.T) {
 		_ = reader.Release(s.ctx) // it was taken
 
 		_, scope := s.begin()
-		s.must(second(scope.Once(s.ctx, txlock.Named("pay:1"))))
+		s.must(testdb.Err(scope.Once(s.ctx, txlock.Named("pay:1"))))
 		waiter, other := s.begin()
-		s.waits(waiter, func(ctx context.Context) error { return second(other.Once(ctx, txlock.Named("pay:1"))) })
+		s.waits(waiter, func(ctx context.Context) error { return testdb.Err(other.Once(ctx, txlock.Named("pay:1"))) })
 		s.shows([]string{"waits"}, "pay:1")
 		output, code := s.call("release", "pay:1", "--yes")
 		testdb.ErrorIf(t, code != nothing || !strings.Contains(output, "KILL"), "release of a key of Once returns %d, and prints:\n%s", code, output)
@@ -274,7 +274,7 @@ func TestJobs(t *testing.T) {
 			t.Fatal("the job has not failed")
 		}
 		key := txlock.Named("nightly")
-		s.must(second(jobs.Tick(s.ctx, key, time.Now().Add(-time.Hour), func(context.Context, time.Time) error { return nil })))
+		s.must(testdb.Err(jobs.Tick(s.ctx, key, time.Now().Add(-time.Hour), func(context.Context, time.Time) error { return nil })))
 
 		output, code := s.call("jobs")
 		for line := range strings.Lines(output) {
@@ -509,8 +509,6 @@ func mysqlCharset(cfg *mysql.Config) {
 		panic(err)
 	}
 }
-
-func second[T any](_ T, err error) error { return err }
 
 // account is that of the programs, as GRANT wants it.
 func (s *stage) account() string {

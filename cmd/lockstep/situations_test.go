@@ -42,7 +42,7 @@ var situations = []struct {
 		_, scope := s.begin()
 		s.lock(scope, orders.Key(42))
 		tx, waiter := s.begin()
-		s.waits(tx, func(ctx context.Context) error { return second(waiter.Lock(ctx, orders.Key(42))) })
+		s.waits(tx, func(ctx context.Context) error { return testdb.Err(waiter.Lock(ctx, orders.Key(42))) })
 		s.shows([]string{"waits"}, "order:42", "└─ waits", "idle")
 	}},
 	{"a chain of waits", func(s *stage) {
@@ -50,9 +50,9 @@ var situations = []struct {
 		s.lock(first, orders.Key(42))
 		tx2, other := s.begin()
 		s.lock(other, orders.Key(77))
-		s.waits(tx2, func(ctx context.Context) error { return second(other.Lock(ctx, orders.Key(42))) })
+		s.waits(tx2, func(ctx context.Context) error { return testdb.Err(other.Lock(ctx, orders.Key(42))) })
 		tx3, third := s.begin()
-		s.waits(tx3, func(ctx context.Context) error { return second(third.Lock(ctx, orders.Key(77))) })
+		s.waits(tx3, func(ctx context.Context) error { return testdb.Err(third.Lock(ctx, orders.Key(77))) })
 		s.shows([]string{"waits"}, "   └─ order:77", "      └─ waits")
 	}},
 	{"a holder that waits for a row of another table", func(s *stage) {
@@ -60,7 +60,7 @@ var situations = []struct {
 		s.names = append(s.names, stock, "stock")
 		s.db.Exec(s, "INSERT INTO "+stock+" VALUES (7, 1)")
 		tx1, _ := s.begin()
-		s.must(second(tx1.ExecContext(s.ctx, "UPDATE "+stock+" SET n = n + 1 WHERE id = 7")))
+		s.must(testdb.Err(tx1.ExecContext(s.ctx, "UPDATE "+stock+" SET n = n + 1 WHERE id = 7")))
 		tx2, other := s.begin()
 		s.lock(other, orders.Key(42))
 		s.waits(tx2, func(ctx context.Context) error {
@@ -68,7 +68,7 @@ var situations = []struct {
 			return err
 		})
 		tx3, third := s.begin()
-		s.waits(tx3, func(ctx context.Context) error { return second(third.Lock(ctx, orders.Key(42))) })
+		s.waits(tx3, func(ctx context.Context) error { return testdb.Err(third.Lock(ctx, orders.Key(42))) })
 		s.shows([]string{"waits"}, "a row of stock (PRIMARY)", "   └─ order:42")
 	}},
 	{"readers that starve a writer", func(s *stage) {
@@ -76,24 +76,24 @@ var situations = []struct {
 		s.must(txlock.Ensure(s.ctx, s.pool, prices.Key(7)))
 		for range 2 {
 			_, reader := s.begin()
-			s.must(second(reader.RLock(s.ctx, prices.Key(7))))
+			s.must(testdb.Err(reader.RLock(s.ctx, prices.Key(7))))
 		}
 		tx, writer := s.begin()
-		s.waits(tx, func(ctx context.Context) error { return second(writer.Lock(ctx, prices.Key(7))) })
+		s.waits(tx, func(ctx context.Context) error { return testdb.Err(writer.Lock(ctx, prices.Key(7))) })
 		s.shows([]string{"waits"}, "price:7", "held by session 51", "held by session 52", "session 53")
 	}},
 	{"a new key behind a rolled back one", func(s *stage) { // with keys of its own: rows that others have deleted may still divide the gap
 		s.must(txlock.Ensure(s.ctx, s.pool, orders.Key(9)))
 		tx1, first := s.begin()
-		s.must(second(first.Lock(s.ctx, orders.Key(80))))
+		s.must(testdb.Err(first.Lock(s.ctx, orders.Key(80))))
 		_, other := s.begin()
 		session, granted := s.last, make(chan error, 1)
-		go func() { granted <- second(other.Lock(s.ctx, orders.Key(80))) }()
+		go func() { granted <- testdb.Err(other.Lock(s.ctx, orders.Key(80))) }()
 		s.db.WaitForLockWait(s, session)
 		s.must(tx1.Rollback())
 		s.must(<-granted)
 		tx3, third := s.begin()
-		s.waits(tx3, func(ctx context.Context) error { return second(third.Lock(ctx, orders.Key(85))) })
+		s.waits(tx3, func(ctx context.Context) error { return testdb.Err(third.Lock(ctx, orders.Key(85))) })
 		s.shows([]string{"waits"}, "the gap before order:9 in lockstep_locks", "held by session 52", "└─ waits")
 	}},
 	{"a prepared transaction", func(s *stage) {
@@ -105,14 +105,14 @@ var situations = []struct {
 			"XA START " + xid, "UPDATE lockstep_locks SET token = UNIX_TIMESTAMP() * 1000000, owner = 'importer', conn_id = CONNECTION_ID(), locked_us = UNIX_TIMESTAMP() * 1000000 WHERE name = 'order:42'",
 			"XA END " + xid, "XA PREPARE " + xid,
 		} {
-			s.must(second(conn.ExecContext(s.ctx, statement)))
+			s.must(testdb.Err(conn.ExecContext(s.ctx, statement)))
 		}
 		s.db.Kill(s, session)
 		s.db.WaitGone(s, session)
 		_ = conn.Close() // its session has gone
-		s.Cleanup(func() { s.must(second(s.db.Admin().ExecContext(context.WithoutCancel(s.ctx), "XA ROLLBACK "+xid))) })
+		s.Cleanup(func() { s.must(testdb.Err(s.db.Admin().ExecContext(context.WithoutCancel(s.ctx), "XA ROLLBACK "+xid))) })
 		tx, waiter := s.begin()
-		s.waits(tx, func(ctx context.Context) error { return second(waiter.Lock(ctx, orders.Key(42))) })
+		s.waits(tx, func(ctx context.Context) error { return testdb.Err(waiter.Lock(ctx, orders.Key(42))) })
 		s.shows([]string{"waits"}, "order:42", "XA ROLLBACK", "└─ waits")
 		s.shows([]string{"release", "order:42", "--yes"}, "XA ROLLBACK", "exit code 1")
 	}},
@@ -136,9 +136,9 @@ var situations = []struct {
 		}
 		s.db.Exec(s, fmt.Sprintf("INSERT INTO lockstep_centers VALUES (%d, 0, '-', 0, 0)", hashed.Key(42).Slot()))
 		_, first := s.begin()
-		s.must(second(first.Lock(s.ctx, hashed.Key(42))))
+		s.must(testdb.Err(first.Lock(s.ctx, hashed.Key(42))))
 		tx, scope := s.begin()
-		s.waits(tx, func(ctx context.Context) error { return second(scope.Lock(ctx, hashed.Key(next))) })
+		s.waits(tx, func(ctx context.Context) error { return testdb.Err(scope.Lock(ctx, hashed.Key(next))) })
 		keys := s.file("keys.txt", fmt.Sprintf("order:42\norder:%d\norder:44\n", next))
 		s.shows([]string{"waits", "--keys", keys}, fmt.Sprintf("order:42, order:%d", next))
 	}},
@@ -146,7 +146,7 @@ var situations = []struct {
 		s.pool.SetMaxOpenConns(2)
 		for i := range 2 {
 			_, scope := s.begin()
-			s.must(second(scope.Lock(s.ctx, orders.Key(42+i))))
+			s.must(testdb.Err(scope.Lock(s.ctx, orders.Key(42+i))))
 		}
 		s.shows([]string{"locks"}, "order:42", "order:43")
 	}},
@@ -214,21 +214,21 @@ var situations = []struct {
 	{"a full semaphore", func(s *stage) {
 		permits := leasetest.Got(s.manager(lease.WithLabel("web-1:4711")).Semaphore(txlock.Named("imports"), 2))(s)
 		for i := range 2 {
-			s.must(second(permits.Acquire(lease.WithOwner(s.ctx, fmt.Sprintf("import %d", i+1)))))
+			s.must(testdb.Err(permits.Acquire(lease.WithOwner(s.ctx, fmt.Sprintf("import %d", i+1)))))
 		}
 		s.shows([]string{"leases"}, "import 1", "import 2")
 	}},
 	{"jobs that failed and died", func(s *stage) {
 		jobs := leasetest.Got(job.New(s.pool, s.manager(), job.InstanceName("web-1:4711")))(s)
 		at := time.Now().Add(-time.Minute)
-		s.must(second(jobs.Tick(s.ctx, txlock.Named("cleanup"), at, func(context.Context, time.Time) error { return nil })))
+		s.must(testdb.Err(jobs.Tick(s.ctx, txlock.Named("cleanup"), at, func(context.Context, time.Time) error { return nil })))
 		if _, err := jobs.Tick(s.ctx, txlock.Named("invoices"), at, func(context.Context, time.Time) error { return errors.New("no paper") }); err == nil {
 			s.Fatal("the job has not failed")
 		}
-		s.must(second(jobs.Tick(s.ctx, txlock.Named("mails"), at, func(context.Context, time.Time) error { return nil })))
+		s.must(testdb.Err(jobs.Tick(s.ctx, txlock.Named("mails"), at, func(context.Context, time.Time) error { return nil })))
 		s.db.Exec(s, "UPDATE lockstep_jobs SET ended_us = 0, done_us = done_us - 1 WHERE name = 'mails'") // as its process left it
 		report := txlock.Named("report")
-		s.must(second(jobs.Tick(s.ctx, report, at, func(context.Context, time.Time) error { return nil })))
+		s.must(testdb.Err(jobs.Tick(s.ctx, report, at, func(context.Context, time.Time) error { return nil })))
 		s.db.Exec(s, "UPDATE lockstep_jobs SET next_us = ended_us - 7200000000, schedule = 'Every(1h0m0s)' WHERE name = 'report'")
 		s.shows([]string{"jobs"}, "failed", "died", "no paper", "overdue by")
 		s.shows([]string{"jobs", "show", "invoices"}, "no paper")
@@ -237,10 +237,10 @@ var situations = []struct {
 	}},
 	{"a key of Once", func(s *stage) {
 		done, scope := s.begin()
-		s.must(second(scope.Once(s.ctx, txlock.Named("payment:7"))))
+		s.must(testdb.Err(scope.Once(s.ctx, txlock.Named("payment:7"))))
 		s.must(done.Commit())
 		_, open := s.begin()
-		s.must(second(open.Once(s.ctx, txlock.Named("payment:8"))))
+		s.must(testdb.Err(open.Once(s.ctx, txlock.Named("payment:8"))))
 		s.shows([]string{"once", "payment:"}, "payment:7", "open")
 	}},
 	{"an election", func(s *stage) {
@@ -348,8 +348,8 @@ func (s *stage) deadlock() {
 	tx2, other := s.begin()
 	s.lock(other, orders.Key(77))
 	ids = append(ids, s.last)
-	s.waits(tx1, func(ctx context.Context) error { return second(first.Lock(ctx, orders.Key(77))) })
-	s.waits(tx2, func(ctx context.Context) error { return second(other.Lock(ctx, orders.Key(42))) })
+	s.waits(tx1, func(ctx context.Context) error { return testdb.Err(first.Lock(ctx, orders.Key(77))) })
+	s.waits(tx2, func(ctx context.Context) error { return testdb.Err(other.Lock(ctx, orders.Key(42))) })
 	s.shows([]string{"waits"}, "a deadlock", "   └─ order:")
 	page.compare(s.T, strings.Join(s.calls, ""))
 	for _, id := range ids { // else the server goes on to wait for who has gone
@@ -414,7 +414,7 @@ func (s *stage) begin() (*sql.Tx, *txlock.Scope) {
 	s.Helper()
 	tx := leasetest.Got(s.pool.BeginTx(s.ctx, nil))(s)
 	s.Cleanup(func() { _ = tx.Rollback() })
-	s.must(second(tx.ExecContext(s.ctx, "SET innodb_lock_wait_timeout = 3600")))
+	s.must(testdb.Err(tx.ExecContext(s.ctx, "SET innodb_lock_wait_timeout = 3600")))
 	s.last = testdb.ConnID(s, tx)
 	s.number(s.last)
 	scope := leasetest.Got(txlock.Join(s.ctx, tx))(s)
@@ -437,7 +437,7 @@ func (s *stage) lock(scope *txlock.Scope, keys ...txlock.Key) {
 	s.Helper()
 	s.must(txlock.Ensure(s.ctx, s.pool, keys...))
 	for _, key := range keys {
-		s.must(second(scope.Lock(s.ctx, key)))
+		s.must(testdb.Err(scope.Lock(s.ctx, key)))
 	}
 }
 

@@ -102,7 +102,7 @@ func TestLostTwice(t *testing.T) {
 	base.will("rows close", driver.ErrBadConn)
 	rows, err := tx.QueryContext(t.Context(), "CALL p()")
 	check(t, err)
-	isError(t, "the statement", second(tx.ExecContext(t.Context(), "UPDATE")), driver.ErrBadConn)
+	isError(t, "the statement", testdb.Err(tx.ExecContext(t.Context(), "UPDATE")), driver.ErrBadConn)
 	isError(t, "the rows", errors.Join(rows.Err(), rows.Close()), driver.ErrBadConn)
 	err = tx.Commit()
 	testdb.ErrorIf(t, !errors.Is(err, driver.ErrBadConn) || !errors.Is(err, fault.ErrCommitted), "Commit: %v, want that it may have been committed", err)
@@ -242,7 +242,7 @@ func TestAbortWhilePreparing(t *testing.T) {
 			if c.holds {
 				txState.Hold()
 			}
-			isError(t, "the statement", second(tx.ExecContext(t.Context(), "INSERT", 6)), c.want)
+			isError(t, "the statement", testdb.Err(tx.ExecContext(t.Context(), "INSERT", 6)), c.want)
 			equal(t, "it was executed", base.has("execute INSERT[6]"), c.want == nil)
 			testdb.ErrorIf(t, !base.has("close INSERT"), "the statement is left open on the server")
 			equal(t, "the server was asked", base.has(rawsql.Probe), c.asks)
@@ -275,7 +275,7 @@ func TestCommitWithoutAnswer(t *testing.T) {
 			base.will("commit", c.answer)
 			base.will("COMMIT", c.answer)
 			conn, scope := connect(t, pool), (*locks)(nil)
-			commit := func() error { return second(conn.ExecContext(t.Context(), "COMMIT")) }
+			commit := func() error { return testdb.Err(conn.ExecContext(t.Context(), "COMMIT")) }
 			if asText {
 				exec(t, conn, "BEGIN")
 				_, scope = joined(t, conn)

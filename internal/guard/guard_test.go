@@ -60,13 +60,10 @@ func isItself(t *testing.T, what string, err, want error) {
 	}
 }
 
-// second is the error of a call whose other result plays no part.
-func second[T any](_ T, err error) error { return err }
-
 // exec sends a statement that succeeds.
 func exec(t *testing.T, on Execer, query string) {
 	t.Helper()
-	check(t, second(on.ExecContext(t.Context(), query)))
+	check(t, testdb.Err(on.ExecContext(t.Context(), query)))
 }
 
 // locks is a scope for tests.
@@ -258,14 +255,14 @@ func TestLostConnectionIsKilledOnce(t *testing.T) {
 			c.other(base)
 			joined(t, tx)
 		}
-		err := second(tx.ExecContext(t.Context(), "UPDATE"))
+		err := testdb.Err(tx.ExecContext(t.Context(), "UPDATE"))
 		if c.want == nil {
 			isItself(t, name, err, errDead)
 		} else {
 			isError(t, name, err, errDead)
 			isError(t, name, err, c.want)
 		}
-		isError(t, "the next statement", second(tx.ExecContext(t.Context(), "INSERT")), fault.ErrTxDoomed)
+		isError(t, "the next statement", testdb.Err(tx.ExecContext(t.Context(), "INSERT")), fault.ErrTxDoomed)
 		isError(t, "a query", closed(tx.QueryContext(t.Context(), "SELECT")), fault.ErrTxDoomed)
 		prepared, err := tx.PrepareContext(t.Context(), "SELECT ?")
 		check(t, err)
@@ -364,7 +361,9 @@ func TestBeginTxEndsAText(t *testing.T) {
 func TestConnectionsNotUsedAgain(t *testing.T) {
 	t.Parallel()
 	executed := func(text string) func(tx *sql.Tx) error {
-		return func(tx *sql.Tx) error { return errors.Join(second(tx.ExecContext(t.Context(), text)), tx.Rollback()) }
+		return func(tx *sql.Tx) error {
+			return errors.Join(testdb.Err(tx.ExecContext(t.Context(), text)), tx.Rollback())
+		}
 	}
 	at := func(level sql.IsolationLevel) *sql.TxOptions { return &sql.TxOptions{Isolation: level, ReadOnly: true} }
 	xa := &mysql.MySQLError{Number: 1399, Message: "XA"}
@@ -384,10 +383,10 @@ func TestConnectionsNotUsedAgain(t *testing.T) {
 		{"begin 2 true", deadlock, at(sql.LevelReadCommitted), executed("UPDATE"), 2},
 		{"begin 7 true", deadlock, at(sql.LevelLinearizable), executed("UPDATE"), 1},
 		{"DELETE", deadlock, nil, func(tx *sql.Tx) error {
-			return errors.Join(second(tx.ExecContext(t.Context(), "DELETE")), executed("SET SESSION x = 1")(tx))
+			return errors.Join(testdb.Err(tx.ExecContext(t.Context(), "DELETE")), executed("SET SESSION x = 1")(tx))
 		}, 2},
 		{"DELETE", deadlock, nil, func(tx *sql.Tx) error {
-			return errors.Join(second(tx.ExecContext(t.Context(), "DELETE")), executed("UPDATE")(tx))
+			return errors.Join(testdb.Err(tx.ExecContext(t.Context(), "DELETE")), executed("UPDATE")(tx))
 		}, 1},
 		{"UPDATE", &mysql.MySQLError{Number: 1290}, nil, executed("UPDATE"), 2},
 		{"UPDATE", &mysql.MySQLError{Number: 1062}, nil, executed("UPDATE"), 1},
@@ -416,9 +415,9 @@ func TestBorrowedSession(t *testing.T) {
 		base, pool := newStub(t, false)
 		tx := begin(t, pool)
 		txState, _, _ := Ask(t.Context(), tx)
-		check(t, second(tx.ExecContext(WithCall(t.Context(), Call{Tx: txState, Borrows: true}), "SET limit")))
+		check(t, testdb.Err(tx.ExecContext(WithCall(t.Context(), Call{Tx: txState, Borrows: true}), "SET limit")))
 		if restored {
-			check(t, second(tx.ExecContext(WithCall(t.Context(), Call{Tx: txState, Restores: true}), "SET back")))
+			check(t, testdb.Err(tx.ExecContext(WithCall(t.Context(), Call{Tx: txState, Restores: true}), "SET back")))
 		}
 		check(t, errors.Join(tx.Rollback(), begin(t, pool).Commit()))
 		n := base.connections()
@@ -434,8 +433,8 @@ func TestDoomedTextRollsBack(t *testing.T) {
 		base.will("UPDATE", deadlock)
 		c := connect(t, pool)
 		exec(t, c, "BEGIN")
-		isError(t, "UPDATE", second(c.ExecContext(t.Context(), "UPDATE")), deadlock)
-		isError(t, "INSERT", second(c.ExecContext(t.Context(), "INSERT")), fault.ErrTxDoomed)
+		isError(t, "UPDATE", testdb.Err(c.ExecContext(t.Context(), "UPDATE")), deadlock)
+		isError(t, "INSERT", testdb.Err(c.ExecContext(t.Context(), "INSERT")), fault.ErrTxDoomed)
 		return base, pool, c
 	}
 	for name, send := range ways {

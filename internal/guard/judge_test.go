@@ -363,7 +363,7 @@ type sender interface {
 
 // ways are the ways that database/sql has to send a statement.
 var ways = map[string]func(ctx context.Context, s sender, query string) error{
-	"Exec":  func(ctx context.Context, s sender, query string) error { return second(s.ExecContext(ctx, query)) },
+	"Exec":  func(ctx context.Context, s sender, query string) error { return testdb.Err(s.ExecContext(ctx, query)) },
 	"Query": func(ctx context.Context, s sender, query string) error { return closed(s.QueryContext(ctx, query)) },
 	"Prepare and Exec": func(ctx context.Context, s sender, query string) error {
 		stmt, err := s.PrepareContext(ctx, query)

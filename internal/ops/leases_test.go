@@ -138,7 +138,7 @@ func TestLeaders(t *testing.T) {
 func waitInLine(t *testing.T, pool *sql.DB) (leave func()) {
 	t.Helper()
 	m, key := manager(t, pool, lease.Fair()), txlock.Named("queue")
-	must(t, second(m.Acquire(lease.WithOwner(t.Context(), "holder"), key)))
+	must(t, testdb.Err(m.Acquire(lease.WithOwner(t.Context(), "holder"), key)))
 	ctx, cancel := context.WithCancel(lease.WithOwner(t.Context(), "waiter"))
 	ended := make(chan error, 1)
 	go func() { _, err := m.Acquire(ctx, key); ended <- err }()
@@ -159,10 +159,10 @@ func TestLate(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		m := leasetest.Got(lease.NewManager(db.Connect(t), lease.TTL(time.Hour), lease.PurgeEvery(500*time.Millisecond, time.Hour)))(t)
 		t.Cleanup(func() { must(t, m.Close(context.WithoutCancel(t.Context()))) })
-		must(t, second(m.Acquire(t.Context(), txlock.Named("crashed"))))
+		must(t, testdb.Err(m.Acquire(t.Context(), txlock.Named("crashed"))))
 		kept := leasetest.Got(m.Acquire(t.Context(), txlock.Named("kept"), lease.HoldAtLeast(time.Hour)))(t)
 		must(t, kept.Release(t.Context()))
-		must(t, second(m.Acquire(t.Context(), txlock.Named("spared"))))
+		must(t, testdb.Err(m.Acquire(t.Context(), txlock.Named("spared"))))
 		own := func(p *ops.Picture) bool {
 			return slices.ContainsFunc(p.Leases, func(l ops.Lease) bool { return l.Key == "lockstep:cleanup" })
 		}
@@ -196,7 +196,7 @@ func TestJobs(t *testing.T) {
 		at, broken := time.Now().Add(-time.Hour), errors.New("no paper")
 		tick := func(name string, after time.Duration, want error) {
 			t.Helper()
-			wants(t, name, second(jobs.Tick(ctx, txlock.Named(name), at.Add(after), func(context.Context, time.Time) error { return want })), want)
+			wants(t, name, testdb.Err(jobs.Tick(ctx, txlock.Named(name), at.Add(after), func(context.Context, time.Time) error { return want })), want)
 		}
 		for _, name := range []string{"done", "died", "late", "paused", "fails"} {
 			tick(name, 0, nil)
@@ -204,8 +204,8 @@ func TestJobs(t *testing.T) {
 		tick("fails", time.Minute, broken)
 		tick("fails", 2*time.Minute, broken)
 		c := leasetest.Got(jobs.Claim(ctx, txlock.Named("runs"), at))(t)
-		must(t, second(jobs.Pause(ctx, txlock.Named("paused"), "alice")))
-		must(t, second(jobs.RunNow(ctx, txlock.Named("paused"))))
+		must(t, testdb.Err(jobs.Pause(ctx, txlock.Named("paused"), "alice")))
+		must(t, testdb.Err(jobs.RunNow(ctx, txlock.Named("paused"))))
 		const ago = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) - 1000000 * "
 		for _, change := range []string{
 			"ended_us = 0, done_us = done_us - 1, next_us = " + ago + "3600 WHERE name = 'died'",
@@ -330,11 +330,11 @@ func prepare(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, first ..
 			"ON DUPLICATE KEY UPDATE token = VALUES(token), owner = VALUES(owner), conn_id = VALUES(conn_id), locked_us = VALUES(locked_us)", key),
 		"XA END "+xid, "XA PREPARE "+xid,
 	) {
-		must(t, second(conn.ExecContext(t.Context(), statement)))
+		must(t, testdb.Err(conn.ExecContext(t.Context(), statement)))
 	}
 	t.Cleanup(func() {
 		_ = conn.Close() // its session may have been ended
-		must(t, second(db.Admin().ExecContext(context.WithoutCancel(t.Context()), "XA ROLLBACK "+xid)))
+		must(t, testdb.Err(db.Admin().ExecContext(context.WithoutCancel(t.Context()), "XA ROLLBACK "+xid)))
 	})
 	return session
 }
@@ -428,7 +428,7 @@ func TestReaders(t *testing.T) {
 		pool, key := db.Connect(t), txlock.Named("readers:7")
 		must(t, txlock.Ensure(t.Context(), pool, key))
 		for range 2 {
-			must(t, second(begin(t, pool).RLock(t.Context(), key)))
+			must(t, testdb.Err(begin(t, pool).RLock(t.Context(), key)))
 		}
 		waiting(t, db, pool, key)
 		p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 2 && len(p.Waits) == 1 })

@@ -52,7 +52,7 @@ func TestDirtyReads(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		scope := begin(t, db.Connect(t))
 		lock(t, scope, "held")
-		must(t, second(scope.Once(t.Context(), txlock.Named("once"))))
+		must(t, testdb.Err(scope.Once(t.Context(), txlock.Named("once"))))
 		room := ops.New(open(t, db, db.Engine().LevelVariable(), "'READ-UNCOMMITTED'"))
 		p := leasetest.Got(room.Look(t.Context()))(t)
 		all := leasetest.Got(room.OnceOf(t.Context(), "once"))(t)
@@ -67,7 +67,7 @@ func TestGrantBefore(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, hot, room := db.Connect(t), txlock.Named("hot"), ops.New(db.Admin())
 		must(t, txlock.Ensure(t.Context(), pool, hot))
-		must(t, second(room.Look(t.Context()))) // by which it knows its server
+		must(t, testdb.Err(room.Look(t.Context()))) // by which it knows its server
 		began := leasetest.Got(room.Updates(t.Context()))(t)
 		tx, scope := beginTx(t, pool)
 		first := leasetest.Got(scope.Lock(t.Context(), hot))(t)
@@ -133,9 +133,9 @@ func beyondUTF8MB3(t *testing.T, db *testdb.DB) {
 	}
 	few := db.Connect(t, func(c *mysql.Config) { c.User, c.Passwd = "few", "few" })
 	reader, scope := beginTx(t, pool)
-	must(t, second(scope.RLock(t.Context(), shared)))
+	must(t, testdb.Err(scope.RLock(t.Context(), shared)))
 	first, _ := beginTx(t, pool)
-	must(t, second(first.ExecContext(t.Context(), "UPDATE "+stock+" SET n = 'x' WHERE id = 1")))
+	must(t, testdb.Err(first.ExecContext(t.Context(), "UPDATE "+stock+" SET n = 'x' WHERE id = 1")))
 	second, scope := beginTx(t, pool)
 	lock(t, scope, "hot")
 	root, middle := uint64(testdb.ConnID(t, first)), uint64(testdb.ConnID(t, second))
@@ -205,7 +205,7 @@ func TestUnknownTransactions(t *testing.T) {
 		if db.Engine() == testdb.MySQL { // an account that reads its locks, and not its transactions
 			scope := begin(t, pool)
 			must(t, txlock.Ensure(t.Context(), pool, txlock.Named("shared")))
-			must(t, second(scope.RLock(t.Context(), txlock.Named("shared"))))
+			must(t, testdb.Err(scope.RLock(t.Context(), txlock.Named("shared"))))
 			account := "'" + db.Config().User + "'@'%'"
 			db.Exec(t, "GRANT SELECT ON performance_schema.* TO "+account)
 			p := lookUntil(t, ops.New(pool), func(p *ops.Picture) bool { return len(p.Locks) == 2 })
@@ -344,7 +344,7 @@ func TestActivity(t *testing.T) {
 		pool := db.Connect(t, func(c *mysql.Config) { c.InterpolateParams = true }) // else the ten are of two locks
 		pool.SetMaxOpenConns(1)
 		must(t, txlock.Ensure(t.Context(), pool, txlock.Named("activity:1"), txlock.Named("activity:2")))
-		must(t, second(pool.ExecContext(t.Context(), "DO 41")))
+		must(t, testdb.Err(pool.ExecContext(t.Context(), "DO 41")))
 		tx, scope := beginTx(t, pool)
 		session := uint64(testdb.ConnID(t, tx))
 		shows := func(want string) {
@@ -352,7 +352,7 @@ func TestActivity(t *testing.T) {
 			lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return p.Sessions[session].Statement == want })
 		}
 		lock(t, scope, "activity:1")
-		must(t, second(tx.ExecContext(t.Context(), "DO 42")))
+		must(t, testdb.Err(tx.ExecContext(t.Context(), "DO 42")))
 		lock(t, scope, "activity:2")
 		shows("DO 42")
 		must(t, tx.Rollback())

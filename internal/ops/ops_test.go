@@ -75,7 +75,7 @@ func TestLookAtMany(t *testing.T) {
 		for i := range holders {
 			scope := begin(t, pool)
 			for _, key := range keys[i*each : (i+1)*each] {
-				must(t, second(scope.Lock(t.Context(), key)))
+				must(t, testdb.Err(scope.Lock(t.Context(), key)))
 			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -105,7 +105,7 @@ func TestLookAtMany(t *testing.T) {
 		usual, whole := costs[len(costs)/2], costs[len(costs)-1]
 		testdb.ErrorIf(t, usual > testdb.Long(time.Hour, whole/5), "a look costs the server %v, and one that reads all %v", usual, whole)
 		scope := begin(t, pool)
-		must(t, second(scope.Lock(t.Context(), keys[len(keys)-1])))
+		must(t, testdb.Err(scope.Lock(t.Context(), keys[len(keys)-1])))
 		lookUntil(t, ops.New(admin), func(p *ops.Picture) bool { return exclusive(p) == holders*each+1 })
 	}, testdb.Long(shared, withArgs()))
 }
@@ -196,11 +196,9 @@ func beginTx(t *testing.T, pool *sql.DB) (*sql.Tx, *txlock.Scope) {
 func lock(t *testing.T, scope *txlock.Scope, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		must(t, second(scope.Lock(t.Context(), txlock.Named(name))))
+		must(t, testdb.Err(scope.Lock(t.Context(), txlock.Named(name))))
 	}
 }
-
-func second[T any](_ T, err error) error { return err }
 
 var must, wants = leasetest.Must, leasetest.Wants
 
@@ -215,7 +213,7 @@ func TestRowsThatLeaveTheMemory(t *testing.T) {
 			db.Exec(t, "INSERT INTO many (filler) SELECT filler FROM many")
 		}
 		pool, key := db.Connect(t), txlock.Named("order:42")
-		must(t, second(begin(t, pool).Lock(t.Context(), key)))
+		must(t, testdb.Err(begin(t, pool).Lock(t.Context(), key)))
 		tx, scope := beginTx(t, pool)
 		db.KeepWaiting(t, tx, func(ctx context.Context) error { _, err := scope.Lock(ctx, key); return err })
 		faded := func() bool {
@@ -249,7 +247,7 @@ func oldList(t *testing.T, db *testdb.DB) {
 	}
 	count()
 	tx, scope := beginTx(t, pool)
-	must(t, second(scope.Lock(t.Context(), key)))
+	must(t, testdb.Err(scope.Lock(t.Context(), key)))
 	count() // a look of others at the same time
 	p, err := ops.New(db.Admin()).Look(t.Context())
 	must(t, err)
@@ -347,7 +345,7 @@ func TestModes(t *testing.T) {
 			if !strings.Contains(value, ", ") {
 				pool := open(t, db, variable, value)
 				wants(t, fmt.Sprintf("%s: Check", mode), schema.Check(t.Context(), pool), nil)
-				must(t, second(ops.New(pool).Jobs(t.Context())))
+				must(t, testdb.Err(ops.New(pool).Jobs(t.Context())))
 			}
 		}
 	}, testdb.Fresh)
@@ -475,7 +473,7 @@ func replies(t *testing.T, pool *sql.DB, mode string, statements map[string]stri
 	t.Helper()
 	conn := leasetest.Got(pool.Conn(t.Context()))(t)
 	defer func() { _ = conn.Close() }()
-	must(t, second(conn.ExecContext(t.Context(), "SET @lockstep_lock_wait = 50, "+mode)))
+	must(t, testdb.Err(conn.ExecContext(t.Context(), "SET @lockstep_lock_wait = 50, "+mode)))
 	defer func() {
 		_, err := conn.ExecContext(context.WithoutCancel(t.Context()), "SET sql_mode = DEFAULT, max_join_size = DEFAULT, sql_big_selects = 1, sql_select_limit = DEFAULT, sql_safe_updates = 0, sql_auto_is_null = 0, group_concat_max_len = DEFAULT, div_precision_increment = DEFAULT, time_zone = DEFAULT, lc_time_names = DEFAULT, collation_connection = DEFAULT")
 		testdb.ErrorIf(t, err != nil, "%v", err)
@@ -491,9 +489,9 @@ func replies(t *testing.T, pool *sql.DB, mode string, statements map[string]stri
 				args = append(args, "1") // which is a number, too, and finds a name by its index
 			}
 		}
-		must(t, second(conn.ExecContext(t.Context(), "START TRANSACTION")))
+		must(t, testdb.Err(conn.ExecContext(t.Context(), "START TRANSACTION")))
 		answers[name] = reply(t, conn, text, args)
-		must(t, second(conn.ExecContext(t.Context(), "ROLLBACK")))
+		must(t, testdb.Err(conn.ExecContext(t.Context(), "ROLLBACK")))
 	}
 	return answers
 }

@@ -108,10 +108,10 @@ func TestPartOfPerformanceSchema(t *testing.T) {
 		}
 		without()
 		first, _ := beginTx(t, pool)
-		must(t, second(first.ExecContext(t.Context(), "DELETE FROM "+stock)))
+		must(t, testdb.Err(first.ExecContext(t.Context(), "DELETE FROM "+stock)))
 		tx, scope := beginTx(t, pool)
 		lock(t, scope, "hot")
-		db.KeepWaiting(t, tx, func(ctx context.Context) error { return second(tx.ExecContext(ctx, "DELETE FROM "+stock)) })
+		db.KeepWaiting(t, tx, func(ctx context.Context) error { return testdb.Err(tx.ExecContext(ctx, "DELETE FROM "+stock)) })
 		without()
 	})
 }
@@ -150,7 +150,7 @@ func TestUnrecorded(t *testing.T) {
 		}
 		pool, stock := db.Connect(t), db.CreateTable(t, "stock", "n BIGINT")
 		holder, _ := beginTx(t, pool)
-		must(t, second(holder.ExecContext(t.Context(), "INSERT INTO "+stock+" VALUES (1)")))
+		must(t, testdb.Err(holder.ExecContext(t.Context(), "INSERT INTO "+stock+" VALUES (1)")))
 		ctx, cancel := context.WithCancel(t.Context())
 		var waits sync.WaitGroup
 		defer func() { cancel(); must(t, holder.Rollback()); waits.Wait() }()
@@ -185,7 +185,7 @@ func TestUnrecorded(t *testing.T) {
 		}
 
 		time.Sleep(3 * time.Second) // the server tells whole seconds
-		must(t, second(holder.ExecContext(t.Context(), "DO 1")))
+		must(t, testdb.Err(holder.ExecContext(t.Context(), "DO 1")))
 		set("setup_consumers", "events_statements_current", "YES")
 		p = lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return p.Sessions[root].Command == "Sleep" })
 		if s := p.Sessions[root]; s.Doing() != "idle" || !tells(p, false, "last statements", "setup_consumers") {
@@ -201,9 +201,9 @@ func TestSecondWait(t *testing.T) {
 		pool, keys := db.Connect(t), []txlock.Key{txlock.Named("a"), txlock.Named("b")}
 		must(t, txlock.Ensure(t.Context(), pool, keys...))
 		first, scope := beginTx(t, pool)
-		must(t, second(scope.Lock(t.Context(), keys[0])))
+		must(t, testdb.Err(scope.Lock(t.Context(), keys[0])))
 		_, scope = beginTx(t, pool)
-		must(t, second(scope.Lock(t.Context(), keys[1])))
+		must(t, testdb.Err(scope.Lock(t.Context(), keys[1])))
 		waiter, _ := beginTx(t, pool)
 		db.KeepWaiting(t, waiter, func(ctx context.Context) error {
 			s, err := txlock.Join(ctx, waiter)
@@ -235,7 +235,7 @@ func TestIdle(t *testing.T) {
 		pool := db.Connect(t, func(c *mysql.Config) { c.InterpolateParams = true }) // else the last statement closes another one
 		tx, scope := beginTx(t, pool)
 		lock(t, scope, "hot")
-		must(t, second(tx.ExecContext(t.Context(), "DO SLEEP(3)")))
+		must(t, testdb.Err(tx.ExecContext(t.Context(), "DO SLEEP(3)")))
 		began := time.Now()
 		p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 1 })
 		most := ops.Seconds(time.Since(began).Seconds())
@@ -257,7 +257,7 @@ func TestAgesAgree(t *testing.T) {
 		pool := db.Connect(t)
 		tx, scope := beginTx(t, pool)
 		session := uint64(testdb.ConnID(t, tx))
-		must(t, second(manager(t, pool).Acquire(t.Context(), txlock.Named("report"))))
+		must(t, testdb.Err(manager(t, pool).Acquire(t.Context(), txlock.Named("report"))))
 		lock(t, scope, "hot")
 		p := lookUntil(t, ops.New(slow), func(p *ops.Picture) bool { return len(p.Locks) == 1 && len(p.Leases) == 1 })
 		s, l := p.Sessions[session], p.Locks[0]

@@ -102,8 +102,6 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-func second[T any](_ T, err error) error { return err }
-
 // TestInline: each argument replaces its question mark, and that what can't be written safely is refused.
 func TestInline(t *testing.T) {
 	for _, c := range []struct {
@@ -164,8 +162,8 @@ func TestText(t *testing.T) {
 		"another error":                   {nil, false, 7, locked, locked, "SELECT ?"},
 	} {
 		for method, send := range map[string]func(text *rawsql.Text) error{
-			"Exec":     func(text *rawsql.Text) error { return second(text.ExecContext(t.Context(), "SELECT ?", c.arg)) },
-			"Query":    func(text *rawsql.Text) error { return second(text.QueryContext(t.Context(), "SELECT ?", c.arg)) },
+			"Exec":     func(text *rawsql.Text) error { return testdb.Err(text.ExecContext(t.Context(), "SELECT ?", c.arg)) },
+			"Query":    func(text *rawsql.Text) error { return testdb.Err(text.QueryContext(t.Context(), "SELECT ?", c.arg)) },
 			"QueryRow": func(text *rawsql.Text) error { return text.QueryRowContext(t.Context(), "SELECT ?", c.arg).Err() },
 		} {
 			base := &losing{refused: c.refused}

@@ -202,7 +202,7 @@ func TestMinority(t *testing.T) {
 		for _, limit := range []int{0, 6} { // 0, the default, is none
 			t.Run(fmt.Sprintf("limit %d s", limit), func(t *testing.T) {
 				set := func(seconds int) {
-					check(t, second(load.Administrator(t, nodes[2], callLimit).Exec(fmt.Sprintf("SET GLOBAL group_replication_unreachable_majority_timeout = %d", seconds))))
+					check(t, testdb.Err(load.Administrator(t, nodes[2], callLimit).Exec(fmt.Sprintf("SET GLOBAL group_replication_unreachable_majority_timeout = %d", seconds))))
 				}
 				set(limit)
 				minority(t, nodes)
@@ -223,7 +223,7 @@ func minority(t *testing.T, nodes []*testdb.Server) {
 	few := load.NewClient(t, 2, caughtUpConfig(t, db, nodes[2]))
 	job, lock := txlock.Named("job"), txlock.Named("lock")
 	insert := func(ctx context.Context, who string) func(tx *sql.Tx) error {
-		return func(tx *sql.Tx) error { return second(tx.ExecContext(ctx, "INSERT INTO work VALUES (?, 1)", who)) }
+		return func(tx *sql.Tx) error { return testdb.Err(tx.ExecContext(ctx, "INSERT INTO work VALUES (?, 1)", who)) }
 	}
 	work := func(c *load.Client, who string) func(ctx context.Context) error {
 		return func(ctx context.Context) error { return locksqlc.Run(ctx, c.DB, []txlock.Key{lock}, insert(ctx, who)) }
@@ -249,7 +249,7 @@ func minority(t *testing.T, nodes []*testdb.Server) {
 		}),
 		told(t, "Acquire of what is held", false, acquires("job")),
 		told(t, "Once", true, func(ctx context.Context) error {
-			return second(locksqlc.Once(ctx, few.DB, txlock.Named("once"), insert(ctx, "once")))
+			return testdb.Err(locksqlc.Once(ctx, few.DB, txlock.Named("once"), insert(ctx, "once")))
 		}),
 	}
 	soon(t, "Acquire by a client of the majority", func(ctx context.Context) (err error) {
@@ -467,7 +467,7 @@ func TestSales(t *testing.T) {
 				if err := tx.QueryRowContext(locks.LockWith(t.Context(), txlock.Named("stock")), "SELECT n FROM stock WHERE id = ?", 1).Scan(&n); err != nil {
 					return err
 				}
-				return second(tx.ExecContext(locks.CommitWith(t.Context(), 1), "UPDATE stock SET n = ? WHERE id = ?", n+1, 1))
+				return testdb.Err(tx.ExecContext(locks.CommitWith(t.Context(), 1), "UPDATE stock SET n = ? WHERE id = ?", n+1, 1))
 			})
 			switch {
 			case err == nil:
@@ -547,7 +547,7 @@ func refusedCommits(t *testing.T, nodes []*testdb.Server) {
 		for range 3 {
 			time.Sleep(2 * time.Second)
 			there := db.At(t, nodes[1])
-			wants(t, "STOP GROUP_REPLICATION", second(there.Admin().Exec("STOP GROUP_REPLICATION")), nil)
+			wants(t, "STOP GROUP_REPLICATION", testdb.Err(there.Admin().Exec("STOP GROUP_REPLICATION")), nil)
 			caughtUp(t, there)
 			time.Sleep(2 * time.Second)
 			hung(t, db.At(t, nodes[0]))

@@ -258,7 +258,7 @@ func TestEffects(t *testing.T) {
 		begun, worked := time.Now().Add(-24*time.Hour), load.NewHistory("Tick", 1)
 		var works atomic.Uint64
 		effect := func(ctx context.Context, tx *sql.Tx, kind string, n int, answer string) error {
-			return second(tx.ExecContext(ctx, "INSERT INTO "+table+" (kind, n, answer) VALUES (?, ?, ?)", kind, n, answer))
+			return testdb.Err(tx.ExecContext(ctx, "INSERT INTO "+table+" (kind, n, answer) VALUES (?, ?, ?)", kind, n, answer))
 		}
 		var answers sync.Map // by kind and number
 		once := func(ctx context.Context, c *load.Client, kind string, n int) error {
@@ -278,12 +278,12 @@ func TestEffects(t *testing.T) {
 		asks := []func(ctx context.Context, c *load.Client, n int, at time.Time) error{
 			func(ctx context.Context, c *load.Client, n int, _ time.Time) error { return once(ctx, c, "once", n) },
 			func(ctx context.Context, c *load.Client, n int, at time.Time) error {
-				return second(c.Jobs.TickTx(ctx, txlock.Named(table+"ticktx"), at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
+				return testdb.Err(c.Jobs.TickTx(ctx, txlock.Named(table+"ticktx"), at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
 					return effect(ctx, tx, "ticktx", n, "")
 				}))
 			},
 			func(ctx context.Context, c *load.Client, n int, at time.Time) error {
-				return second(c.Jobs.Tick(ctx, txlock.Named(table+"tick"), at, func(ctx context.Context, _ time.Time) error {
+				return testdb.Err(c.Jobs.Tick(ctx, txlock.Named(table+"tick"), at, func(ctx context.Context, _ time.Time) error {
 					one := load.Hold{Client: c.Number, Token: works.Add(1), Begun: time.Since(worked.Began)}
 					one.End = one.Begun
 					err := once(ctx, c, "tick", n)

@@ -105,7 +105,7 @@ func lockAndWork(t *testing.T, tx *sql.Tx, key txlock.Key, who string) txlock.Gr
 	scope := leasetest.Got(locksqlc.Join(t.Context(), tx))(t)
 	grant, err := scope.TryLock(t.Context(), key)
 	testdb.FatalIf(t, err != nil, "TryLock by %s: %v", who, err)
-	check(t, second(tx.ExecContext(t.Context(), "INSERT INTO work VALUES (?, 1)", who)))
+	check(t, testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO work VALUES (?, 1)", who)))
 	return grant
 }
 
@@ -130,12 +130,12 @@ func TestSemiSynchronousFailover(t *testing.T) {
 	p.Promote(t)
 
 	_, fresh := holder(t, p.Copied, ttl)
-	wants(t, "TryAcquire on the new primary", second(fresh.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+	wants(t, "TryAcquire on the new primary", testdb.Err(fresh.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 	leasetest.Equal(t, "whose work the new primary has", workers(t, p.Copied), "old")
 	newLease := acquire(t, fresh, key)
 	wants(t, "the old holder's lease when the new one is granted", oldLease.Err(), txlock.ErrLost)
 	leasetest.Higher(t, newLease, oldLease)
-	leasetest.Fails(t, "Acquire on a primary that is cut off", second(old.Acquire(leasetest.Limited(t, time.Second), txlock.Named("another"))))
+	leasetest.Fails(t, "Acquire on a primary that is cut off", testdb.Err(old.Acquire(leasetest.Limited(t, time.Second), txlock.Named("another"))))
 }
 
 // route is where new connections go, as a name, or an address that moves, does it.
@@ -404,8 +404,6 @@ func onSome(t *testing.T, test func(t *testing.T, nodes []*testdb.Server), engin
 }
 
 var check, wants = leasetest.Must, leasetest.Wants
-
-func second[T any](_ T, err error) error { return err }
 
 // TestSuite shows the behaviours of locks through one node: there all hold, but for
 // shared locks, which are refused.

@@ -111,7 +111,7 @@ func newBetween(t *testing.T, nodes []*testdb.Server) *between {
 	check(t, err)
 	t.Cleanup(func() { _, _ = b.holder.Rollback(), b.waiter.Rollback() }) // they have ended unless the test has failed
 	scope := leasetest.Got(locksqlc.Join(t.Context(), b.waiter))(t)
-	wants(t, "TryLock through another server", second(scope.TryLock(t.Context(), key)), txlock.ErrBusy)
+	wants(t, "TryLock through another server", testdb.Err(scope.TryLock(t.Context(), key)), txlock.ErrBusy)
 	session, granted := testdb.ConnID(t, b.waiter), make(chan error, 1)
 	b.granted = granted
 	go func() {
@@ -248,7 +248,7 @@ func TestTiDBLeaseOfADeadServer(t *testing.T) {
 				oldPool, old := holder(t, db, load.TTL)
 				_, other := holder(t, there, load.TTL)
 				l := acquire(t, old, key)
-				wants(t, "TryAcquire through another server", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+				wants(t, "TryAcquire through another server", testdb.Err(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 				tx := leasetest.Got(oldPool.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted}))(t)
 				defer func() { _ = tx.Rollback() }() // it has ended
 				if guards {

@@ -89,9 +89,6 @@ func (e *env) lockedBy(t *testing.T, what string, key txlock.Key, write func(q *
 	}))
 }
 
-// second drops a result.
-func second[T any](_ T, err error) error { return err }
-
 var noError, wantError = leasetest.Must, leasetest.Wants
 
 // TestLocksByHand locks with UnderlyingDB in transactions of the queries, and with Clauses and Scopes of a query.
@@ -101,18 +98,18 @@ func TestLocksByHand(t *testing.T) {
 		o, key := e.order(t)
 		_, other := e.order(t)
 		byID, on := e.q.Order.ID.Eq(o.ID), lockgorm.On(other)
-		wantError(t, "Lock outside of a transaction", second(lockgorm.Lock(e.q.Order.WithContext(ctx).UnderlyingDB(), key)), txlock.ErrNoTransaction)
-		wantError(t, "On outside of a transaction", second(e.q.Order.WithContext(ctx).Clauses(on).Find()), txlock.ErrNoTransaction)
+		wantError(t, "Lock outside of a transaction", testdb.Err(lockgorm.Lock(e.q.Order.WithContext(ctx).UnderlyingDB(), key)), txlock.ErrNoTransaction)
+		wantError(t, "On outside of a transaction", testdb.Err(e.q.Order.WithContext(ctx).Clauses(on).Find()), txlock.ErrNoTransaction)
 		e.lockedBy(t, "Lock", key, func(q *query.Query) error {
 			db := q.Order.WithContext(ctx).UnderlyingDB()
-			return errors.Join(second(lockgorm.Lock(db, key)), lockgorm.AssertLocked(db, key))
+			return errors.Join(testdb.Err(lockgorm.Lock(db, key)), lockgorm.AssertLocked(db, key))
 		})
 		for name, send := range map[string]func(do query.IOrderDo) error{
-			"First":   func(do query.IOrderDo) error { return second(do.Clauses(on).Where(byID).First()) },
-			"Preload": func(do query.IOrderDo) error { return second(do.Clauses(on).Preload(e.q.Order.Items).Find()) },
-			"Update":  func(do query.IOrderDo) error { return second(do.Clauses(on).Where(byID).Update(e.q.Order.N, 1)) },
+			"First":   func(do query.IOrderDo) error { return testdb.Err(do.Clauses(on).Where(byID).First()) },
+			"Preload": func(do query.IOrderDo) error { return testdb.Err(do.Clauses(on).Preload(e.q.Order.Items).Find()) },
+			"Update":  func(do query.IOrderDo) error { return testdb.Err(do.Clauses(on).Where(byID).Update(e.q.Order.N, 1)) },
 			"Scopes": func(do query.IOrderDo) error {
-				return second(do.Scopes(func(do gen.Dao) gen.Dao { return do.Clauses(on) }).Find())
+				return testdb.Err(do.Scopes(func(do gen.Dao) gen.Dao { return do.Clauses(on) }).Find())
 			},
 		} {
 			e.lockedBy(t, name, other, func(q *query.Query) error { return send(q.Order.WithContext(ctx)) })
@@ -120,7 +117,7 @@ func TestLocksByHand(t *testing.T) {
 		noError(t, lockgorm.Transaction(e.db, []txlock.Key{key}, func(tx *gorm.DB) error {
 			short := query.Use(lockgorm.WaitAtMost(e.db, 100*time.Millisecond)) // beside it
 			wantError(t, "Save", short.Order.WithContext(ctx).Save(o), txlock.ErrWaitTimeout)
-			return second(query.Use(tx).Order.WithContext(ctx).Where(byID).Update(e.q.Order.N, 2))
+			return testdb.Err(query.Use(tx).Order.WithContext(ctx).Where(byID).Update(e.q.Order.N, 2))
 		}))
 	})
 }
@@ -132,12 +129,14 @@ func TestTagged(t *testing.T) {
 		o, key := e.order(t)
 		loaded := lockgorm.Loaded(o)
 		for name, write := range map[string]func(do query.IOrderDo) error{
-			"Save":                 func(do query.IOrderDo) error { return do.Save(o) },
-			"Loaded, UpdateSimple": func(do query.IOrderDo) error { return second(do.Clauses(loaded).UpdateSimple(e.q.Order.N.Value(2))) },
-			"Loaded, Updates":      func(do query.IOrderDo) error { return second(do.Clauses(loaded).Updates(map[string]any{"n": 3})) },
-			"Loaded, UpdateColumn": func(do query.IOrderDo) error { return second(do.Clauses(loaded).UpdateColumn(e.q.Order.N, 4)) },
+			"Save": func(do query.IOrderDo) error { return do.Save(o) },
+			"Loaded, UpdateSimple": func(do query.IOrderDo) error {
+				return testdb.Err(do.Clauses(loaded).UpdateSimple(e.q.Order.N.Value(2)))
+			},
+			"Loaded, Updates":      func(do query.IOrderDo) error { return testdb.Err(do.Clauses(loaded).Updates(map[string]any{"n": 3})) },
+			"Loaded, UpdateColumn": func(do query.IOrderDo) error { return testdb.Err(do.Clauses(loaded).UpdateColumn(e.q.Order.N, 4)) },
 			"by its primary key": func(do query.IOrderDo) error {
-				return second(do.Where(e.q.Order.ID.Eq(o.ID), e.q.Order.N.Gt(0)).Update(e.q.Order.N, 5))
+				return testdb.Err(do.Where(e.q.Order.ID.Eq(o.ID), e.q.Order.N.Gt(0)).Update(e.q.Order.N, 5))
 			},
 			"by another column": func(do query.IOrderDo) error {
 				info, err := do.Where(e.q.Order.N.Gte(0), e.q.Order.N.Lt(99)).UpdateSimple(e.q.Order.N.Add(1))
@@ -145,7 +144,7 @@ func TestTagged(t *testing.T) {
 				return err
 			},
 			"by a list": func(do query.IOrderDo) error {
-				return second(do.Where(e.q.Order.N.Gt(0)).Where(e.q.Order.ID.In(o.ID, o.ID+1000)).UpdateSimple(e.q.Order.N.Add(1)))
+				return testdb.Err(do.Where(e.q.Order.N.Gt(0)).Where(e.q.Order.ID.In(o.ID, o.ID+1000)).UpdateSimple(e.q.Order.N.Add(1)))
 			},
 		} {
 			e.lockedBy(t, name, key, func(q *query.Query) error { return write(q.Order.WithContext(ctx)) })
@@ -170,16 +169,16 @@ func TestVersions(t *testing.T) {
 		a := &shop.Account{Balance: 1}
 		noError(t, do.Create(a))
 		old := *a
-		noError(t, second(do.Clauses(lockgorm.Loaded(a)).UpdateSimple(q.Account.Balance.Value(2))))
-		noError(t, second(do.Clauses(lockgorm.Loaded(a)).Updates(&shop.Account{Balance: 3})))
+		noError(t, testdb.Err(do.Clauses(lockgorm.Loaded(a)).UpdateSimple(q.Account.Balance.Value(2))))
+		noError(t, testdb.Err(do.Clauses(lockgorm.Loaded(a)).Updates(&shop.Account{Balance: 3})))
 		found := leasetest.Got(do.Where(q.Account.ID.Eq(a.ID)).First())(t)
 		testdb.ErrorIf(t, found.Balance != 3 || found.Version != a.Version || a.Version == old.Version, "found %+v, the model is %+v", found, a)
-		wantError(t, "an old version", second(do.Clauses(lockgorm.Loaded(&old)).UpdateSimple(q.Account.Balance.Value(4))), txlock.ErrConflict)
-		wantError(t, "Delete of an old version", second(do.Delete(&old)), txlock.ErrConflict)
-		wantError(t, "nothing to compare", second(do.Where(q.Account.ID.Eq(a.ID)).UpdateSimple(q.Account.Balance.Value(5))), lockgorm.ErrVersion)
+		wantError(t, "an old version", testdb.Err(do.Clauses(lockgorm.Loaded(&old)).UpdateSimple(q.Account.Balance.Value(4))), txlock.ErrConflict)
+		wantError(t, "Delete of an old version", testdb.Err(do.Delete(&old)), txlock.ErrConflict)
+		wantError(t, "nothing to compare", testdb.Err(do.Where(q.Account.ID.Eq(a.ID)).UpdateSimple(q.Account.Balance.Value(5))), lockgorm.ErrVersion)
 		wantError(t, "Save, which is an upsert", do.Save(found), lockgorm.ErrVersion)
-		noError(t, second(do.Clauses(lockgorm.AnyVersion).Where(q.Account.ID.Eq(a.ID)).UpdateSimple(q.Account.Balance.Value(6))))
-		wantError(t, "a version that AnyVersion has raised", second(do.Clauses(lockgorm.Loaded(found)).UpdateSimple(q.Account.Balance.Value(7))), txlock.ErrConflict)
+		noError(t, testdb.Err(do.Clauses(lockgorm.AnyVersion).Where(q.Account.ID.Eq(a.ID)).UpdateSimple(q.Account.Balance.Value(6))))
+		wantError(t, "a version that AnyVersion has raised", testdb.Err(do.Clauses(lockgorm.Loaded(found)).UpdateSimple(q.Account.Balance.Value(7))), txlock.ErrConflict)
 	})
 }
 

@@ -66,8 +66,6 @@ func plain(h http.Handler) http.Handler { return h }
 
 func (s *site) must(err error) { s.Helper(); leasetest.Must(s, err) }
 
-func second[T any](_ T, err error) error { return err }
-
 func (s *site) do(steps ...chromedp.Action[chromedp.Void]) {
 	s.Helper()
 	browser.Do(s.tab, s.T, steps...)
@@ -133,7 +131,7 @@ func (s *site) lock(keys ...txlock.Key) *sql.Tx {
 	tx, scope := s.begin()
 	s.must(txlock.Ensure(s.Context(), s.pool, keys...))
 	for _, key := range keys {
-		s.must(second(scope.Lock(txlock.WithLabel(s.Context(), "web-1/4711"), key)))
+		s.must(testdb.Err(scope.Lock(txlock.WithLabel(s.Context(), "web-1/4711"), key)))
 	}
 	return tx
 }
@@ -183,7 +181,7 @@ func TestScreenshots(t *testing.T) {
 	}
 	s.lock(txlock.Named("order:42"))
 	middle, scope := s.begin()
-	s.must(second(scope.Lock(txlock.WithLabel(t.Context(), "web-2/815"), txlock.Named("order:77"))))
+	s.must(testdb.Err(scope.Lock(txlock.WithLabel(t.Context(), "web-2/815"), txlock.Named("order:77"))))
 	s.wait(middle, scope, txlock.Named("order:42"))
 	for range 2 {
 		tx, scope := s.begin()
@@ -217,7 +215,7 @@ func (s *site) work(during time.Duration) {
 	for end := time.Now().Add(during); time.Now().Before(end); {
 		busy := time.Duration(1+time.Now().Unix()/20%4) * 20 * time.Millisecond
 		tx, scope := s.begin()
-		s.must(second(scope.Lock(s.Context(), txlock.Named("stock:7"))))
+		s.must(testdb.Err(scope.Lock(s.Context(), txlock.Named("stock:7"))))
 		time.Sleep(busy) // the work
 		s.must(tx.Commit())
 	}
@@ -411,7 +409,7 @@ func TestActionsInBrowser(t *testing.T) {
 	s.becomes("End session")
 	s.do(click(`details[id^="release"] summary`), chromedp.Click(`details[id^="release"] button`))
 	s.becomes("Released.")
-	leasetest.Fails(t, "the session that was to be ended", second(tx.ExecContext(context.WithoutCancel(t.Context()), "DO 1")))
+	leasetest.Fails(t, "the session that was to be ended", testdb.Err(tx.ExecContext(context.WithoutCancel(t.Context()), "DO 1")))
 	leasetest.Says(t, "the log", s.log.String(), `msg="lockhttp: release" who=alice`)
 }
 

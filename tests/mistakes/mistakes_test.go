@@ -134,11 +134,11 @@ func (s *shop) makes(m mistake) {
 	switch m.tx {
 	case goesOn:
 		if s.reads {
-			s.must(second(s.tx.ExecContext(s.ctx, "DO 1")))
+			s.must(testdb.Err(s.tx.ExecContext(s.ctx, "DO 1")))
 			s.must(s.tx.Commit())
 			return
 		}
-		s.must(second(s.tx.ExecContext(s.ctx, "INSERT INTO notes VALUES (?)", m.what)))
+		s.must(testdb.Err(s.tx.ExecContext(s.ctx, "INSERT INTO notes VALUES (?)", m.what)))
 		s.must(s.tx.Commit())
 		var found int
 		s.must(s.pool.QueryRowContext(s.ctx, "SELECT COUNT(*) FROM notes WHERE text = ?", m.what).Scan(&found))
@@ -169,7 +169,7 @@ func (s *shop) other(key txlock.Key) (*sql.Tx, *txlock.Scope) {
 	s.must(txlock.Ensure(s.ctx, s.pool, key))
 	tx := s.beginOn(s.pool)
 	scope := leasetest.Got(locksqlc.Join(s.ctx, tx))(s)
-	s.must(second(scope.Lock(s.ctx, key)))
+	s.must(testdb.Err(scope.Lock(s.ctx, key)))
 	return tx, scope
 }
 
@@ -204,8 +204,6 @@ func (s *shop) elsewhere() *testdb.DB {
 
 // dsn is the pool's, changed.
 func (s *shop) dsn(change func(*mysql.Config)) string { return s.db.AdminDSN(change) }
-
-func second[A any](_ A, err error) error { return err }
 
 // compare compares the page with the table.
 func compare(t *testing.T, all []mistake) {
@@ -309,12 +307,12 @@ var others = map[string]func(s *shop) error{
 	"JoinConn": func(s *shop) error {
 		conn := leasetest.Got(s.pool.Conn(s.ctx))(s)
 		defer func() { s.must(conn.Close()) }()
-		return second(locksqlc.JoinConn(noContext, conn))
+		return testdb.Err(locksqlc.JoinConn(noContext, conn))
 	},
-	"WaitAtMost": func(s *shop) error { return second(s.begin().WaitAtMost(time.Second).Lock(noContext, s.order)) },
+	"WaitAtMost": func(s *shop) error { return testdb.Err(s.begin().WaitAtMost(time.Second).Lock(noContext, s.order)) },
 	"CommitWith": func(s *shop) error {
 		scope := s.begin()
-		return second(s.tx.ExecContext(scope.CommitWith(noContext, txlock.AnyRows), "DELETE FROM lockstep_once"))
+		return testdb.Err(s.tx.ExecContext(scope.CommitWith(noContext, txlock.AnyRows), "DELETE FROM lockstep_once"))
 	},
 	"LockWith": func(s *shop) error {
 		scope := s.begin()

@@ -159,7 +159,7 @@ func (h *haproxy) to(t *testing.T, primary, _ *testdb.Server) {
 	check(t, err)
 	for _, order := range []string{"set server db/primary addr " + host + " port " + port, "shutdown sessions server db/primary"} {
 		conn := leasetest.Got(net.Dial("unix", h.socket))(t)
-		check(t, second(fmt.Fprintln(conn, order)))
+		check(t, testdb.Err(fmt.Fprintln(conn, order)))
 		answer := leasetest.Got(io.ReadAll(conn))(t)
 		_ = conn.Close()
 		text := strings.TrimSpace(string(answer))
@@ -194,7 +194,7 @@ func joined(t *testing.T, c *load.Client) (*sql.Tx, *txlock.Scope) {
 func begun(t *testing.T, c *load.Client, key txlock.Key) *sql.Tx {
 	t.Helper()
 	tx, scope := joined(t, c)
-	check(t, second(scope.Lock(t.Context(), key)))
+	check(t, testdb.Err(scope.Lock(t.Context(), key)))
 	return tx
 }
 
@@ -206,12 +206,12 @@ func TestIdleTransaction(t *testing.T) {
 		for _, speaks := range []bool{true, false} {
 			key := txlock.Named(fmt.Sprint(t.Name(), speaks))
 			tx := begun(t, cut, key)
-			check(t, second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)")))
+			check(t, testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)")))
 			// Granted when the server has rolled the other back.
 			check(t, begun(t, direct, key).Rollback())
 			if speaks {
-				leasetest.Fails(t, "a statement on a cut connection", second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)")))
-				wants(t, "the next statement", second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)")), txlock.ErrTxDoomed)
+				leasetest.Fails(t, "a statement on a cut connection", testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)")))
+				wants(t, "the next statement", testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)")), txlock.ErrTxDoomed)
 			}
 			err := tx.Commit()
 			testdb.ErrorIf(t, err == nil || speaks && !errors.Is(err, txlock.ErrTxDoomed), "Commit after the connection was cut: %v", err)
@@ -229,7 +229,7 @@ func TestIdleWait(t *testing.T) {
 		key := txlock.Named(t.Name())
 		holds := begun(t, direct, key)
 		tx, scope := joined(t, cut)
-		wants(t, "a wait that was cut", second(scope.Lock(t.Context(), key)), txlock.ErrTxDoomed)
+		wants(t, "a wait that was cut", testdb.Err(scope.Lock(t.Context(), key)), txlock.ErrTxDoomed)
 		wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
 		time.AfterFunc(3*cutAfter/2, func() { wants(t, "Rollback", holds.Rollback(), nil) })
 		runs := 0
@@ -240,7 +240,7 @@ func TestIdleWait(t *testing.T) {
 		testdb.ErrorIf(t, err != nil || runs != 1, "Run: %v, %d runs of its function", err, runs)
 		last, scope := joined(t, direct)
 		defer func() { _ = last.Rollback() }()
-		wants(t, "Lock, for which nobody waits", second(scope.WaitAtMost(time.Minute).Lock(t.Context(), key)), nil)
+		wants(t, "Lock, for which nobody waits", testdb.Err(scope.WaitAtMost(time.Minute).Lock(t.Context(), key)), nil)
 	})
 }
 

@@ -99,8 +99,6 @@ func (s *stage) number(t *testing.T) (n int) {
 
 var wants = leasetest.Wants
 
-func second[T any](_ T, err error) error { return err }
-
 func nothing() {}
 
 // TestWrongs has a proxy do one thing wrong, and says who notices: schema.Check, or the first transaction with a lock, on a guarded pool
@@ -169,7 +167,7 @@ func TestShared(t *testing.T) {
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		s := staged(t, engine, alone(Shares()))
 		other := leasetest.Got(s.plain.BeginTx(t.Context(), nil))(t)
-		check(t, second(other.ExecContext(t.Context(), "SAVEPOINT anything")))
+		check(t, testdb.Err(other.ExecContext(t.Context(), "SAVEPOINT anything")))
 		wants(t, "Check", schema.Check(t.Context(), s.pool), schema.ErrProxy)
 		wants(t, "a locked transaction", s.add(t.Context(), s.pool, nothing), nil)
 		check(t, other.Rollback())

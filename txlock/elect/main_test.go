@@ -22,9 +22,6 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 
 var must, wants, limited = leasetest.Must, leasetest.Wants, leasetest.Limited
 
-// second returns the error of a call.
-func second[T any](_ T, err error) error { return err }
-
 // scheduler is the key of the tests in memory, each of which has a server of its own.
 var scheduler, standby = txlock.Named("scheduler"), txlock.Named("scheduler:standby")
 

@@ -624,7 +624,7 @@ func TestBadInput(t *testing.T) {
 		testdb.ErrorIf(t, err == nil, "New without a manager does not fail")
 		leasetest.Fails(t, "Run without a function", p.Run(t.Context(), nil))
 		for _, key := range []txlock.Key{{}, txlock.Named(""), txlock.Named("lockstep:x"), txlock.Named(strings.Repeat("x", 250))} {
-			wants(t, key.String(), second(elect.New(p.leases, key)), txlock.ErrInvalidKey)
+			wants(t, key.String(), testdb.Err(elect.New(p.leases, key)), txlock.ErrInvalidKey)
 		}
 		for name, option := range map[string]elect.Option{
 			"TTL(0)": elect.TTL(0), "TTL(-1)": elect.TTL(-1), "TTL too long": elect.TTL(lease.MaxTTL + 1),
@@ -632,7 +632,7 @@ func TestBadInput(t *testing.T) {
 			"Watchdog(0)": elect.Watchdog(0), "InstanceName empty": elect.InstanceName(""), "InstanceName too long": elect.InstanceName(strings.Repeat("x", 256)),
 			"InstanceName no UTF-8": elect.InstanceName("web-\xff"),
 		} {
-			wants(t, name, second(elect.New(p.leases, scheduler, option)), txlock.ErrInvalidOption)
+			wants(t, name, testdb.Err(elect.New(p.leases, scheduler, option)), txlock.ErrInvalidOption)
 		}
 		_, err = elect.New(p.leases, txlock.Named(strings.Repeat("x", 248)))
 		testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), "at most 247 bytes, this one has 248"), "a name of 248 bytes: %v", err)

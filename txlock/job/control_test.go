@@ -27,11 +27,11 @@ func TestPause(t *testing.T) {
 			"RunNow": func() (bool, error) { return a.RunNow(t.Context(), key) },
 		}
 		for what, control := range controls {
-			wants(t, what+" without a row", second(control()), txlock.ErrNotHeld)
+			wants(t, what+" without a row", testdb.Err(control()), txlock.ErrNotHeld)
 		}
-		wants(t, "Runs without a row", second(a.Runs(t.Context(), key)), txlock.ErrNotHeld)
+		wants(t, "Runs without a row", testdb.Err(a.Runs(t.Context(), key)), txlock.ErrNotHeld)
 		for _, by := range []string{"", strings.Repeat("x", 256)} {
-			wants(t, "Pause by none or too many", second(a.Pause(t.Context(), key, by)), txlock.ErrInvalidOption)
+			wants(t, "Pause by none or too many", testdb.Err(a.Pause(t.Context(), key, by)), txlock.ErrInvalidOption)
 		}
 		changesOnce := func(what string) {
 			t.Helper()
@@ -59,8 +59,8 @@ func TestPause(t *testing.T) {
 			t.Errorf("paused %v by %q", s.Paused, s.PausedBy)
 		}
 		at := serverNow(t, a)
-		wants(t, "Tick", second(a.Tick(limited(t, time.Minute), key, at, nothing)), ErrPaused) // the limit is for one that waits
-		wants(t, "Claim", second(a.Claim(t.Context(), key, at)), ErrPaused)
+		wants(t, "Tick", testdb.Err(a.Tick(limited(t, time.Minute), key, at, nothing)), ErrPaused) // the limit is for one that waits
+		wants(t, "Claim", testdb.Err(a.Claim(t.Context(), key, at)), ErrPaused)
 		changesOnce("RunNow")
 		requested, before := status().Requested, ticks.Load()
 		run("the run that was requested", 100*time.Millisecond, func() bool { s := status(); return s.Done.After(at) && !s.Running })
@@ -102,7 +102,7 @@ func TestRuns(t *testing.T) {
 		j := open(t, pool, InstanceName("a\tb\nc"), KeepRuns(3, time.Hour), Log(nil))
 		at := serverNow(t, j).Add(-time.Hour)
 		tick := func(j *Jobs, n int, err error) {
-			wants(t, "Tick", second(j.Tick(t.Context(), key, at.Add(time.Duration(n)*time.Second), func(context.Context, time.Time) error { return err })), err)
+			wants(t, "Tick", testdb.Err(j.Tick(t.Context(), key, at.Add(time.Duration(n)*time.Second), func(context.Context, time.Time) error { return err })), err)
 		}
 		wanted := func(j *Jobs, want ...string) {
 			t.Helper()
@@ -131,7 +131,7 @@ func TestRuns(t *testing.T) {
 		runs, err := old.Runs(t.Context(), key)
 		testdb.ErrorIf(t, err != nil || len(runs) != 0, "%d runs that are too old, %v", len(runs), err)
 		for _, bad := range []Option{KeepRuns(-1, time.Hour), KeepRuns(51, time.Hour), KeepRuns(1, 0), InstanceName("web-\xff")} {
-			wants(t, "a bad option", second(New(pool, j.leases, bad)), txlock.ErrInvalidOption)
+			wants(t, "a bad option", testdb.Err(New(pool, j.leases, bad)), txlock.ErrInvalidOption)
 		}
 	})
 }
@@ -146,7 +146,7 @@ func TestPurge(t *testing.T) {
 		for _, name := range []string{"unused", "never begun", "begun now", "due tomorrow", "paused", "requested", "ended now"} {
 			must(t, j.ledger.make(t.Context(), name, now.Add(-48*time.Hour), coming{due: now.Add(-47 * time.Hour)}))
 			if name != "never begun" {
-				must(t, second(j.ledger.begin(t.Context(), beginning{key: name, at: now.Add(-47 * time.Hour), token: 7, coming: coming{due: now.Add(-46 * time.Hour)}})))
+				must(t, testdb.Err(j.ledger.begin(t.Context(), beginning{key: name, at: now.Add(-47 * time.Hour), token: 7, coming: coming{due: now.Add(-46 * time.Hour)}})))
 			}
 		}
 		db.Exec(t, "UPDATE lockstep_jobs SET started_us = tick_us WHERE name <> 'begun now'")
@@ -165,7 +165,7 @@ func TestPurge(t *testing.T) {
 		}
 		want := []string{"begun now", "due tomorrow", "ended now", "paused", "requested"}
 		testdb.ErrorIf(t, !slices.Equal(names, want), "%q are left, want %q", names, want)
-		wants(t, "Purge of a minute", second(Purge(t.Context(), db.Admin(), time.Minute)), txlock.ErrInvalidOption)
+		wants(t, "Purge of a minute", testdb.Err(Purge(t.Context(), db.Admin(), time.Minute)), txlock.ErrInvalidOption)
 	})
 }
 

@@ -19,9 +19,6 @@ import (
 
 var must, wants, limited, newPool = leasetest.Must, leasetest.Wants, leasetest.Limited, leasetest.Pool
 
-// second returns the error of a call.
-func second[T any](_ T, err error) error { return err }
-
 // ticks demands what a call for a tick returns: whether it has run, and each of these errors.
 func ticks(t testing.TB, want bool, errs ...error) func(ran bool, err error) {
 	return func(ran bool, err error) {
@@ -263,7 +260,7 @@ func (m *memLedger) failed(ctx context.Context, b beginning, run jobrow.Run, why
 }
 
 func (m *memLedger) seal(ctx context.Context, key string) error {
-	return second(m.change(ctx, key, func(*memRow, int64) bool { return true }))
+	return testdb.Err(m.change(ctx, key, func(*memRow, int64) bool { return true }))
 }
 
 func (m *memLedger) list(context.Context) (rows []row, err error) {

@@ -81,12 +81,12 @@ func playProcesses(t *testing.T, fail func(), db *testdb.DB, servers ...*testdb.
 		start(i, 0)
 	}
 	enough := func() bool {
-		return count(t, db, "SELECT LEAST(COUNT(DISTINCT IF(job = 'all', at_us, NULL)), COUNT(DISTINCT IF(job = 'plain', at_us, NULL))) FROM "+table) >= ticks
+		return count(t, db.Admin(), "SELECT LEAST(COUNT(DISTINCT IF(job = 'all', at_us, NULL)), COUNT(DISTINCT IF(job = 'plain', at_us, NULL))) FROM "+table) >= ticks
 	}
 	kills := 0
 	for end := time.Now().Add(10 * time.Minute); !enough() || kills < 4; kills++ {
 		if time.Now().After(end) {
-			t.Fatalf("%d ticks, of which %d were to be done", count(t, db, "SELECT COUNT(*) FROM "+table), ticks)
+			t.Fatalf("%d ticks, of which %d were to be done", count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), ticks)
 		}
 		time.Sleep(between)
 		fail()
@@ -106,7 +106,7 @@ func playProcesses(t *testing.T, fail func(), db *testdb.DB, servers ...*testdb.
 			t.Errorf("two worked at once: %s", line)
 		case string(Skipped):
 			var l [2]int64
-			must(t, second(fmt.Sscan(words[2]+" "+words[3], &l[0], &l[1])))
+			must(t, testdb.Err(fmt.Sscan(words[2]+" "+words[3], &l[0], &l[1])))
 			left[jobOf(words[1])] = append(left[jobOf(words[1])], l)
 		case string(Failed): // by a server that was killed: until the next time it may be called again
 			failed[jobOf(words[1])+" "+words[2]] = true
@@ -192,16 +192,16 @@ func TestKilledConnection(t *testing.T) {
 						var id int64
 						err := tx.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&id)
 						killed.Add(1)
-						return errors.Join(err, second(db.Admin().ExecContext(ctx, fmt.Sprint("KILL ", id))))
+						return errors.Join(err, testdb.Err(db.Admin().ExecContext(ctx, fmt.Sprint("KILL ", id))))
 					}, Missed(CatchUpAll), RetryAfter(time.Hour))
 				}()
-				if !testdb.Await(2*time.Minute, func() bool { return killed.Load() >= 3 && count(t, db, "SELECT COUNT(*) FROM "+table) >= 7 }) {
-					t.Errorf("%d killed, %d effects", killed.Load(), count(t, db, "SELECT COUNT(*) FROM "+table))
+				if !testdb.Await(2*time.Minute, func() bool { return killed.Load() >= 3 && count(t, db.Admin(), "SELECT COUNT(*) FROM "+table) >= 7 }) {
+					t.Errorf("%d killed, %d effects", killed.Load(), count(t, db.Admin(), "SELECT COUNT(*) FROM "+table))
 				}
 				stop()
 				wants(t, "RunTx", <-ended, context.Canceled)
-				leasetest.Equal(t, "missing", count(t, db, "SELECT (MAX(at_us) - MIN(at_us)) DIV 500000 + 1 - COUNT(*) FROM "+table), 0)
-				leasetest.Equal(t, "done twice", count(t, db, "SELECT COUNT(*) - COUNT(DISTINCT at_us) FROM "+table), 0)
+				leasetest.Equal(t, "missing", count(t, db.Admin(), "SELECT (MAX(at_us) - MIN(at_us)) DIV 500000 + 1 - COUNT(*) FROM "+table), 0)
+				leasetest.Equal(t, "done twice", count(t, db.Admin(), "SELECT COUNT(*) - COUNT(DISTINCT at_us) FROM "+table), 0)
 				runs := leasetest.Got(j.Runs(t.Context(), key))(t)
 				outcomes := make(map[Kind]int)
 				for _, r := range runs {
@@ -285,7 +285,7 @@ func TestUnansweredCommit(t *testing.T) {
 		key, at := newKey(), serverNow(t, j)
 		tick := func(j *Jobs) (bool, error) {
 			return j.TickTx(t.Context(), key, at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
-				return second(tx.ExecContext(ctx, "INSERT INTO "+table+" (what) VALUES ('done')"))
+				return testdb.Err(tx.ExecContext(ctx, "INSERT INTO "+table+" (what) VALUES ('done')"))
 			})
 		}
 		losing := func(arrives bool) *Jobs {
@@ -294,7 +294,7 @@ func TestUnansweredCommit(t *testing.T) {
 		ticks(t, true, txlock.ErrUnknownOutcome, mysql.ErrInvalidConn)(tick(losing(false))) // not executed
 		ticks(t, true, nil)(tick(losing(true)))
 		ticks(t, false, nil)(tick(j))
-		leasetest.Equal(t, "rows", count(t, db, "SELECT COUNT(*) FROM "+table), 1)
+		leasetest.Equal(t, "rows", count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), 1)
 		s := statusOf(t, j, key)
 		testdb.ErrorIf(t, !s.Done.Equal(at) || s.Err != "", "the table says %+v", s)
 	})
@@ -364,7 +364,7 @@ func child() {
 	for of, job := range childJobs {
 		go func() {
 			ended <- jobs.RunTx(context.Background(), txlock.Named(table+":"+of), job.schedule, func(ctx context.Context, tx *sql.Tx, at time.Time) error {
-				return second(tx.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES (?, ?, ?)", of, at.UnixMicro(), name))
+				return testdb.Err(tx.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES (?, ?, ?)", of, at.UnixMicro(), name))
 			}, Missed(job.missed), Grace(time.Second))
 		}()
 	}

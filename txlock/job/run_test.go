@@ -243,10 +243,10 @@ func TestCloseWithin(t *testing.T) {
 			return nil
 		})
 		must(t, err)
-		must(t, second(n.Tick(t.Context(), txlock.Named("another"), c.now(), nothing)))
+		must(t, testdb.Err(n.Tick(t.Context(), txlock.Named("another"), c.now(), nothing)))
 		testdb.ErrorIf(t, observed < 4 || n.calledWithin(context.Background()), "%d events, and afterwards %t", observed, n.calledWithin(context.Background()))
 		must(t, n.Close(t.Context()))
-		wants(t, "Tick after Close", second(n.Tick(t.Context(), nightly, c.now(), nothing)), ErrClosed)
+		wants(t, "Tick after Close", testdb.Err(n.Tick(t.Context(), nightly, c.now(), nothing)), ErrClosed)
 	})
 }
 
@@ -304,11 +304,11 @@ func TestBadTicks(t *testing.T) {
 			ticks(t, false, test.want)(n.Tick(t.Context(), test.key, test.at, nothing))
 		}
 		leasetest.Equal(t, "rows", len(c.rows), 0)
-		wants(t, "Status", second(n.Status(t.Context(), nightly)), txlock.ErrNotHeld)
+		wants(t, "Status", testdb.Err(n.Status(t.Context(), nightly)), txlock.ErrNotHeld)
 		_, err := n.Tick(t.Context(), nightly, c.now(), nil)
 		testdb.ErrorIf(t, err == nil, "Tick takes nil")
 		must(t, n.leases.Do(t.Context(), nightly, func(ctx context.Context, _ *lease.Lease) error {
-			wants(t, "under its own lease", second(n.Tick(ctx, nightly, c.now(), nothing)), txlock.ErrInvalidOption)
+			wants(t, "under its own lease", testdb.Err(n.Tick(ctx, nightly, c.now(), nothing)), txlock.ErrInvalidOption)
 			return nil
 		}))
 		began, asked := c.now(), c.now().Add(30*time.Second)
@@ -355,8 +355,8 @@ func TestClaims(t *testing.T) {
 		testdb.ErrorIf(t, !errors.As(err, &held) || held.Key != nightly || held.Owner != claim.Lease().Owner(), "%v names %+v", err, held)
 		must(t, claim.Finish(t.Context(), nil))
 		must(t, claim.Finish(t.Context(), errors.New("late")))
-		wants(t, "a claim of what was done", second(b.Claim(t.Context(), nightly, at)), ErrDone)
-		wants(t, "a claim ahead", second(b.Claim(t.Context(), nightly, c.now().Add(time.Second))), ErrEarly)
+		wants(t, "a claim of what was done", testdb.Err(b.Claim(t.Context(), nightly, at)), ErrDone)
+		wants(t, "a claim ahead", testdb.Err(b.Claim(t.Context(), nightly, c.now().Add(time.Second))), ErrEarly)
 
 		for _, done := range []bool{false, true} {
 			at := c.now()
@@ -398,7 +398,7 @@ func TestClaimNearest(t *testing.T) {
 			}
 			leasetest.Equal(t, "claims", claims, 1)
 		}
-		wants(t, "the zero schedule", second(nodes[0].ClaimNearest(t.Context(), nightly, Schedule{})), txlock.ErrInvalidOption)
+		wants(t, "the zero schedule", testdb.Err(nodes[0].ClaimNearest(t.Context(), nightly, Schedule{})), txlock.ErrInvalidOption)
 	})
 }
 
@@ -414,7 +414,7 @@ func TestManagerCloses(t *testing.T) {
 				<-ctx.Done()
 				wants(t, "the cause", context.Cause(ctx), lease.ErrClosed)
 				time.Sleep(time.Minute)
-				wants(t, "the lease while the work returns", second(other.leases.TryAcquire(context.Background(), nightly)), txlock.ErrBusy)
+				wants(t, "the lease while the work returns", testdb.Err(other.leases.TryAcquire(context.Background(), nightly)), txlock.ErrBusy)
 				return nil
 			})
 			ticked <- err
@@ -449,8 +449,8 @@ func TestClose(t *testing.T) {
 		d := time.Since(began)
 		testdb.ErrorIf(t, d < time.Minute || d > time.Minute+time.Second, "Close takes %v", d)
 		must(t, n.Close(t.Context()))
-		wants(t, "Tick", second(n.Tick(t.Context(), nightly, c.now(), nothing)), ErrClosed)
-		wants(t, "Claim", second(n.Claim(t.Context(), nightly, c.now())), ErrClosed)
+		wants(t, "Tick", testdb.Err(n.Tick(t.Context(), nightly, c.now(), nothing)), ErrClosed)
+		wants(t, "Claim", testdb.Err(n.Claim(t.Context(), nightly, c.now())), ErrClosed)
 		must(t, n.Run(t.Context(), nightly, Every(time.Hour), nothing))
 		synctest.Wait()
 	})
@@ -464,9 +464,9 @@ func TestTickWithinItself(t *testing.T) {
 		at := serverNow(t, j).Add(-time.Minute)
 		inTx := func(context.Context, *sql.Tx, time.Time) error { return nil }
 		calls := map[string]func(ctx context.Context, at time.Time) error{
-			"Tick":   func(ctx context.Context, at time.Time) error { return second(j.Tick(ctx, key, at, nothing)) },
-			"TickTx": func(ctx context.Context, at time.Time) error { return second(j.TickTx(ctx, key, at, inTx)) },
-			"Claim":  func(ctx context.Context, at time.Time) error { return second(j.Claim(ctx, key, at)) },
+			"Tick":   func(ctx context.Context, at time.Time) error { return testdb.Err(j.Tick(ctx, key, at, nothing)) },
+			"TickTx": func(ctx context.Context, at time.Time) error { return testdb.Err(j.TickTx(ctx, key, at, inTx)) },
+			"Claim":  func(ctx context.Context, at time.Time) error { return testdb.Err(j.Claim(ctx, key, at)) },
 			"Run":    func(ctx context.Context, _ time.Time) error { return j.Run(ctx, key, Every(time.Hour), nothing) },
 			"RunTx":  func(ctx context.Context, _ time.Time) error { return j.RunTx(ctx, key, Every(time.Hour), inTx) },
 		}
@@ -479,10 +479,10 @@ func TestTickWithinItself(t *testing.T) {
 					}
 				}
 			}
-			return second(j.Tick(t.Context(), newKey(), at, nothing))
+			return testdb.Err(j.Tick(t.Context(), newKey(), at, nothing))
 		}
-		must(t, second(j.Tick(t.Context(), key, at, func(ctx context.Context, _ time.Time) error { return within(ctx) })))
+		must(t, testdb.Err(j.Tick(t.Context(), key, at, func(ctx context.Context, _ time.Time) error { return within(ctx) })))
 		at = at.Add(time.Second)
-		must(t, second(j.TickTx(t.Context(), key, at, func(ctx context.Context, _ *sql.Tx, _ time.Time) error { return within(ctx) })))
+		must(t, testdb.Err(j.TickTx(t.Context(), key, at, func(ctx context.Context, _ *sql.Tx, _ time.Time) error { return within(ctx) })))
 	})
 }

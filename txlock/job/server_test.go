@@ -28,6 +28,8 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
+var count = testdb.Count
+
 // onServers runs a test on every server.
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	t.Helper()
@@ -58,12 +60,6 @@ func serverNow(t testing.TB, j *Jobs) time.Time {
 	return now
 }
 
-func count(t testing.TB, db *testdb.DB, query string) (n int) {
-	t.Helper()
-	must(t, db.Admin().QueryRowContext(context.Background(), query).Scan(&n))
-	return n
-}
-
 // TestTickOnServers proves that of many who ask for an instant at once one works, on guarded and plain pools, and
 // that the table tells of it, also where SELECTs show one row (sql_select_limit).
 func TestTickOnServers(t *testing.T) {
@@ -91,14 +87,14 @@ func TestTickOnServers(t *testing.T) {
 						}
 					})
 					group.Go(func() {
-						wants(t, "TickTx", second(j.TickTx(t.Context(), keyTx, at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
-							return second(tx.ExecContext(ctx, "INSERT INTO "+table+" (job) VALUES ('tx')"))
+						wants(t, "TickTx", testdb.Err(j.TickTx(t.Context(), keyTx, at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
+							return testdb.Err(tx.ExecContext(ctx, "INSERT INTO "+table+" (job) VALUES ('tx')"))
 						})), nil)
 					})
 				}
 				group.Wait()
 				testdb.ErrorIf(t, calls.Load() != 1 || ran.Load() != 1, "%d calls, %d have run", calls.Load(), ran.Load())
-				leasetest.Equal(t, "rows", count(t, db, "SELECT COUNT(*) FROM "+table), 1)
+				leasetest.Equal(t, "rows", count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), 1)
 				j := open(t, newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_select_limit": "1"} }))
 				if s := statusOf(t, j, key); !s.Done.Equal(at) || !strings.HasPrefix(s.Instance, "process ") || s.Running || s.Ended.Before(s.Started) {
 					t.Errorf("the table says %+v", s)
@@ -129,7 +125,7 @@ func TestTickTxRollsBack(t *testing.T) {
 		j, key := open(t, pool, Log(nil)), newKey()
 		at := serverNow(t, j)
 		insert := func(ctx context.Context, tx *sql.Tx, what string) error {
-			return second(tx.ExecContext(ctx, "INSERT INTO "+table+" (what) VALUES (?)", what))
+			return testdb.Err(tx.ExecContext(ctx, "INSERT INTO "+table+" (what) VALUES (?)", what))
 		}
 		broken := errors.New("broken")
 		for what, then := range map[string]func(ctx context.Context, tx *sql.Tx) error{
@@ -159,7 +155,7 @@ func TestTickTxRollsBack(t *testing.T) {
 		})
 		testdb.ErrorIf(t, !ran || err != nil || tries != 3 || commits != 1, "%v, %v after %d tries, and %d functions were called", ran, err, tries, commits)
 		leasetest.Equal(t, "retries of which the observer is told", strings.Count(log.String(), fmt.Sprintf("transaction retried\" key=%s ", key)), 2)
-		n, done := count(t, db, "SELECT COUNT(*) FROM "+table), count(t, db, "SELECT COUNT(*) FROM "+table+" WHERE what = 'done'")
+		n, done := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), count(t, db.Admin(), "SELECT COUNT(*) FROM "+table+" WHERE what = 'done'")
 		testdb.ErrorIf(t, n != 1 || done != 1, "%d rows, %d of them of the one that was done", n, done)
 	})
 }
@@ -186,8 +182,8 @@ func TestUnfitServers(t *testing.T) {
 			t.Helper()
 			j := open(t, pool)
 			now := time.Now().Add(-time.Hour)
-			wants(t, what+": Tick", second(j.Tick(t.Context(), key, now, nothing)), want)
-			wants(t, what+": Claim", second(j.Claim(t.Context(), key, now)), want)
+			wants(t, what+": Tick", testdb.Err(j.Tick(t.Context(), key, now, nothing)), want)
+			wants(t, what+": Claim", testdb.Err(j.Claim(t.Context(), key, now)), want)
 			wants(t, what+": Run", j.Run(t.Context(), key, Every(time.Hour), nothing), want)
 		}
 		readOnly := newPool(t, db, true, func(c *mysql.Config) {
@@ -199,7 +195,7 @@ func TestUnfitServers(t *testing.T) {
 		all("no privilege", newPool(t, db, true, gone), txlock.ErrPrivilege)
 		asAdmin := func(c *mysql.Config) { c.User, c.Passwd = db.AdminConfig().User, db.AdminConfig().Passwd }
 		all("no table", newPool(t, db, true, gone, asAdmin), txlock.ErrSchema)
-		wants(t, "List", second(open(t, newPool(t, db, false, gone, asAdmin)).List(t.Context())), txlock.ErrSchema)
+		wants(t, "List", testdb.Err(open(t, newPool(t, db, false, gone, asAdmin)).List(t.Context())), txlock.ErrSchema)
 	})
 }
 
@@ -215,7 +211,7 @@ func TestRunRefusesSessions(t *testing.T) {
 			pool := newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{setting: value} })
 			err := open(t, pool).Run(limited(t, time.Minute), key, Every(time.Second), nothing)
 			testdb.FatalIf(t, !errors.Is(err, want), "%s: Run returned %v, want %v", setting, err, want)
-			wants(t, setting+": Tick", second(open(t, pool).Tick(t.Context(), key, time.Now(), nothing)), want)
+			wants(t, setting+": Tick", testdb.Err(open(t, pool).Tick(t.Context(), key, time.Now(), nothing)), want)
 		}
 	})
 }
@@ -234,7 +230,7 @@ func TestTrips(t *testing.T) {
 		at := serverNow(t, j).Add(-time.Hour)
 		ticks := 0
 		write := func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
-			return second(tx.ExecContext(ctx, "INSERT INTO "+table+" (n) VALUES (1)"))
+			return testdb.Err(tx.ExecContext(ctx, "INSERT INTO "+table+" (n) VALUES (1)"))
 		}
 		next := func() time.Time { ticks++; return at.Add(time.Duration(ticks) * time.Second) }
 		same := func() time.Time { return at.Add(time.Duration(ticks) * time.Second) }
@@ -251,7 +247,7 @@ func TestTrips(t *testing.T) {
 			least := 1000
 			for range 5 { // the first asks what a process asks once; others may be at work, too
 				before := trips.Count()
-				must(t, second(call.run()))
+				must(t, testdb.Err(call.run()))
 				least = min(least, trips.Count()-before)
 			}
 			leasetest.Equal(t, call.what+": round trips", least, call.want)

@@ -127,7 +127,7 @@ func TestNothingIsGrantedPastTheDeadline(t *testing.T) {
 		before, err := wire.Stored(t.Context(), store.Row{Key: job.String()})
 		must(t, err)
 		wire.fault("Take", slow(5*time.Second))
-		wants(t, "Acquire", second(m.Acquire(limited(t, time.Second), job)), context.DeadlineExceeded)
+		wants(t, "Acquire", testdb.Err(m.Acquire(limited(t, time.Second), job)), context.DeadlineExceeded)
 		db.after(10 * time.Second)
 		after, err := wire.Stored(t.Context(), store.Row{Key: job.String()})
 		testdb.ErrorIf(t, err != nil || after != before, "%+v, error %v; it was %+v", after, err, before)
@@ -171,7 +171,7 @@ func taking(t *testing.T, s *memstore.Store) *memstore.Tx {
 	joined, err := s.Join(t.Context(), tx)
 	must(t, err)
 	must(t, joined.Include(t.Context(), "take", job, func(ctx context.Context, in *store.In) error {
-		return second(in.Force(ctx, store.Row{Key: job.String()}, 0))
+		return testdb.Err(in.Force(ctx, store.Row{Key: job.String()}, 0))
 	}))
 	return tx
 }
@@ -219,10 +219,10 @@ func TestWaiterSeesADeadHolder(t *testing.T) {
 	} {
 		runInMemory(t, name, func(t *testing.T, db *memory) {
 			dead, wire := db.process(lease.TTL(3 * time.Second))
-			must(t, second(c.hold(t.Context(), dead, job)))
+			must(t, testdb.Err(c.hold(t.Context(), dead, job)))
 			wire.Down(nil)
 			m := db.manager(lease.Poll(time.Millisecond, time.Hour))
-			wants(t, "a try before", second(c.try(t.Context(), m, job)), txlock.ErrBusy)
+			wants(t, "a try before", testdb.Err(c.try(t.Context(), m, job)), txlock.ErrBusy)
 			l := mustLease(t)(c.wait(t.Context(), m, job))
 			db.within("granted", 3*time.Second, 3*time.Second+c.late)
 			release(t, l)
@@ -238,7 +238,7 @@ func TestMakingEnds(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, w := db.process()
 		w.fault("Make", func(context.Context, string, store.Row, func() error) error { return store.ErrLocked })
-		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+		wants(t, "TryAcquire", testdb.Err(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		db.within("TryAcquire", 200*time.Millisecond, 350*time.Millisecond)
 		w.sends(t, "Make", 17)
 		w.Up()

@@ -65,10 +65,10 @@ func TestAcquireTxExhaustedPool(t *testing.T) {
 				add(t, tx, table)
 				if !guarded && !leased {
 					quickly(t, "AcquireTx", func() {
-						wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, key)), lease.ErrNoConnection)
+						wants(t, "AcquireTx", testdb.Err(m.AcquireTx(t.Context(), tx, key)), lease.ErrNoConnection)
 					})
 					free(t, other, key) // its gap isn't locked
-					wants(t, "AcquireTx by the old snapshot", second(m.AcquireTx(t.Context(), tx, key)), lease.ErrNoConnection)
+					wants(t, "AcquireTx by the old snapshot", testdb.Err(m.AcquireTx(t.Context(), tx, key)), lease.ErrNoConnection)
 					rollback(t, tx)
 					tx = begin(t, pool, sql.LevelDefault)
 					l := acquireTx(t, m, tx, key)
@@ -79,7 +79,7 @@ func TestAcquireTxExhaustedPool(t *testing.T) {
 				var l *lease.Lease
 				quickly(t, "AcquireTx", func() { l = acquireTx(t, m, tx, key) })
 				guard(t, l, tx)
-				wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+				wants(t, "TryAcquire", testdb.Err(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 				commit(t, tx)
 				wantsNone(t, "Renew", l.Renew(t.Context()))
 				release(t, l)
@@ -93,7 +93,7 @@ func TestAcquireTxExhaustedPool(t *testing.T) {
 					}
 					tx = begin(t, pool, sql.LevelDefault)
 					quickly(t, "AcquireTx of a lease that is held", func() {
-						wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, key)), txlock.ErrBusy)
+						wants(t, "AcquireTx", testdb.Err(m.AcquireTx(t.Context(), tx, key)), txlock.ErrBusy)
 					})
 					add(t, tx, table)
 					commit(t, tx)
@@ -108,7 +108,7 @@ func TestAcquireTxExhaustedPool(t *testing.T) {
 					want = lease.ErrNoConnection
 				}
 				tx = begin(t, pool, sql.LevelReadCommitted)
-				wants(t, "AcquireTx beside a reader", second(m.AcquireTx(t.Context(), tx, key)), want)
+				wants(t, "AcquireTx beside a reader", testdb.Err(m.AcquireTx(t.Context(), tx, key)), want)
 				rollback(t, tx)
 				wantsNone(t, "Renew of the reader", reader.Renew(t.Context()))
 				release(t, reader)
@@ -173,7 +173,7 @@ func TestAcquireTxSeesReadersThatAreGone(t *testing.T) {
 			"swept": func(_ *lease.Manager, key txlock.Key) error {
 				return sqlstore.New(pool).Sweep(t.Context(), key.String())
 			},
-			"cleaned": func(m *lease.Manager, _ txlock.Key) error { return second(m.Purge(t.Context())) },
+			"cleaned": func(m *lease.Manager, _ txlock.Key) error { return testdb.Err(m.Purge(t.Context())) },
 			"left":    func(*lease.Manager, txlock.Key) error { return nil },
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -186,11 +186,11 @@ func TestAcquireTxSeesReadersThatAreGone(t *testing.T) {
 				guard(t, r, change)
 				commit(t, change)
 				release(t, r)
-				exec(t, db, "UPDATE lockstep_leases SET expires_us = 1, token = 1 WHERE name = ? AND slot > 0", key.String())
+				exec(t, db.Admin(), "UPDATE lockstep_leases SET expires_us = 1, token = 1 WHERE name = ? AND slot > 0", key.String())
 				wantsNone(t, "the removal", remove(m, key))
-				left := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0", key.String())
+				left := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0", key.String())
 				testdb.ErrorIf(t, (left == 0) != (name != "left"), "%d rows of readers are left", left)
-				wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, key)), txlock.ErrStaleSnapshot)
+				wants(t, "AcquireTx", testdb.Err(m.AcquireTx(t.Context(), tx, key)), txlock.ErrStaleSnapshot)
 				rollback(t, tx)
 			})
 		}
@@ -217,7 +217,7 @@ func TestAcquireTxSeesReaders(t *testing.T) {
 					enter()
 				}
 				tap.before("name: LeaseAsItIs ", func(string) { enter() })
-				if err := second(other.AcquireTx(limited(t, 2*time.Minute), tx, key)); !errors.Is(err, txlock.ErrBusy) {
+				if err := testdb.Err(other.AcquireTx(limited(t, 2*time.Minute), tx, key)); !errors.Is(err, txlock.ErrBusy) {
 					t.Fatalf("AcquireTx: %v, want ErrBusy", err) // nobody would come in any more
 				}
 				commit(t, tx)
@@ -260,7 +260,7 @@ func amongNeighbours[C any](t *testing.T, cases map[string]C, test func(t *testi
 				for name, c := range cases {
 					for _, b := range beginnings {
 						if !t.Run(fmt.Sprintf("%s/%v/%t", name, b.level, b.read), func(t *testing.T) {
-							exec(t, db, "TRUNCATE TABLE lockstep_leases")
+							exec(t, db.Admin(), "TRUNCATE TABLE lockstep_leases")
 							pool := newPool(t, db, guarded)
 							test(t, neighbourhood{db, pool, newManager(t, pool), newManager(t, pool), b.level, b.read}, c)
 						}) {
@@ -293,7 +293,7 @@ func TestAcquireTxLocksNoOtherKey(t *testing.T) {
 		"shared":    func(t *testing.T, n neighbourhood, key txlock.Key) { release(t, share(t, n.other, key)) },
 		"dead readers": func(t *testing.T, n neighbourhood, key txlock.Key) {
 			share(t, n.other, key)
-			exec(t, n.db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot > 0", key.String())
+			exec(t, n.db.Admin(), "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot > 0", key.String())
 		},
 		"never": func(*testing.T, neighbourhood, txlock.Key) {},
 	}, func(t *testing.T, n neighbourhood, use func(t *testing.T, n neighbourhood, key txlock.Key)) {
@@ -368,10 +368,12 @@ func TestMakeBehindAForeignGap(t *testing.T) {
 				return m.AcquireTx(ctx, tx, key)
 			},
 		} {
-			run(name, func(t *testing.T) { wants(t, name, second(verb(ctx, m, txlock.Named(key+":5:"+name))), txlock.ErrBusy) })
+			run(name, func(t *testing.T) {
+				wants(t, name, testdb.Err(verb(ctx, m, txlock.Named(key+":5:"+name))), txlock.ErrBusy)
+			})
 		}
 		wait()
-		wants(t, "Acquire", second(m.Acquire(ctx, txlock.Named(key+":5"), lease.WaitAtMost(100*time.Millisecond))), txlock.ErrWaitTimeout)
+		wants(t, "Acquire", testdb.Err(m.Acquire(ctx, txlock.Named(key+":5"), lease.WaitAtMost(100*time.Millisecond))), txlock.ErrWaitTimeout)
 		testdb.ErrorIf(t, ctx.Err() != nil, "it took minutes: the server's innodb_lock_wait_timeout is 50 s")
 		rollback(t, foreign)
 		free(t, m, txlock.Named(key+":5"))
@@ -396,7 +398,7 @@ func TestMakeKeepsTheSessionsLimit(t *testing.T) {
 			wantsNone(t, "the limit", pool.QueryRow("SELECT @@SESSION.innodb_lock_wait_timeout").Scan(&seconds))
 			return seconds
 		}
-		wantsNone(t, "SET", second(pool.Exec("SET SESSION innodb_lock_wait_timeout = 17")))
+		wantsNone(t, "SET", testdb.Err(pool.Exec("SET SESSION innodb_lock_wait_timeout = 17")))
 		id := testdb.ConnID(t, pool)
 		release(t, acquire(t, m, named()))
 		now := limit()
@@ -419,7 +421,7 @@ func TestRefusedAcquireTxLocksNothing(t *testing.T) {
 		first := begin(t, n.pool, sql.LevelRepeatableRead)
 		l := acquireTx(t, n.other, first, key)
 		tx := n.begin(t)
-		wants(t, "AcquireTx", second(n.m.AcquireTx(ctx, tx, key)), txlock.ErrBusy)
+		wants(t, "AcquireTx", testdb.Err(n.m.AcquireTx(ctx, tx, key)), txlock.ErrBusy)
 		rollback(t, first)
 		wants(t, "Release of what was rolled back", l.Release(ctx), txlock.ErrNotHeld)
 		r, err := n.other.TryAcquireShared(ctx, key)
@@ -451,7 +453,7 @@ func TestAcquireTxWithBusinessChange(t *testing.T) {
 					l := acquireTx(t, m, tx, key)
 					testdb.ErrorIf(t, inspect(t, other, key).Held, "it is seen before the end")
 					quickly(t, "TryAcquire", func() {
-						wants(t, "TryAcquire before the end", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+						wants(t, "TryAcquire before the end", testdb.Err(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 					})
 					again := l
 					switch end {

@@ -248,7 +248,7 @@ func TestFairFirstQueue(t *testing.T) {
 			key := named()
 			queue := line{db: db, key: key}
 			held := acquire(t, fairManager(t, db), key)
-			exec(t, db, "DELETE FROM lockstep_leases WHERE name = ? AND slot = -1", key.String())
+			exec(t, db.Admin(), "DELETE FROM lockstep_leases WHERE name = ? AND slot = -1", key.String())
 			var tap wiretap
 			begun, going := make(chan struct{}), make(chan struct{})
 			var once sync.Once
@@ -273,7 +273,7 @@ func TestFairFirstQueue(t *testing.T) {
 				slow.end(t)
 				wants(t, "the one who made the queue", slow.err, context.Canceled)
 				waitUntil(t, "nothing is left of it", func() bool {
-					return number(t, db, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE user = ? AND (info LIKE '%QueueForLease%' OR info LIKE '%EnsureLease%')", db.Config().User) == 0
+					return number(t, db.Admin(), "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE user = ? AND (info LIKE '%QueueForLease%' OR info LIKE '%EnsureLease%')", db.Config().User) == 0
 				})
 			}
 			release(t, held)
@@ -397,7 +397,7 @@ func (q *line) taken(t testing.TB) bool {
 		t.Fatal(err)
 	}
 	_, idle := q.db.RowLocks(t)
-	return len(idle) > 0 && number(t, q.db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = -1", q.key.String()) == 1
+	return len(idle) > 0 && number(t, q.db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = -1", q.key.String()) == 1
 }
 
 // first returns when somebody is the first in the queue and nobody waits behind, and its session.
@@ -421,7 +421,7 @@ func (q *line) first(t testing.TB) (session int64) {
 // two seconds, as it does on a machine that is busy enough.
 func (q *line) left(t testing.TB, session int64) bool {
 	t.Helper()
-	return number(t, q.db, "SELECT COUNT(*) FROM "+q.db.Engine().Processes()+" WHERE id = ?", session) == 0
+	return number(t, q.db.Admin(), "SELECT COUNT(*) FROM "+q.db.Engine().Processes()+" WHERE id = ?", session) == 0
 }
 
 // next returns when one more waits behind the first, and its session.
@@ -498,7 +498,7 @@ func TestFairOrder(t *testing.T) {
 			}
 			waitUntil(t, "all but the first have waited for three seconds", func() bool {
 				return round > 0 || !slices.ContainsFunc(places[1:], func(id int64) bool {
-					return number(t, db, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE id = ? AND time >= 3", id) == 0
+					return number(t, db.Admin(), "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE id = ? AND time >= 3", id) == 0
 				})
 			})
 			release(t, l)

@@ -31,14 +31,14 @@ const soon = 5 * time.Minute
 func counter(t testing.TB, db *testdb.DB) (table string) {
 	t.Helper()
 	table = db.CreateTable(t, "counter", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
-	exec(t, db, "INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
+	exec(t, db.Admin(), "INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
 	return table
 }
 
 // counted reads what was committed.
 func counted(t testing.TB, db *testdb.DB, table string) int64 {
 	t.Helper()
-	return number(t, db, "SELECT n FROM "+table+" WHERE id = 1")
+	return number(t, db.Admin(), "SELECT n FROM "+table+" WHERE id = 1")
 }
 
 // counts checks what was committed.
@@ -252,7 +252,7 @@ func TestLostUpdates(t *testing.T) {
 					}
 					f := fuzz{db: db, pool: pool, level: level, where: where}
 					commits := f.run(t, rounds)
-					counted := number(t, db, "SELECT SUM(n) FROM "+f.table)
+					counted := number(t, db.Admin(), "SELECT SUM(n) FROM "+f.table)
 					t.Logf("%d rounds, %d pauses, %d commits, %d refused as lost and %d as stale, the counters show %d",
 						f.rounds.Load(), f.pauses.Load(), commits, f.lost.Load(), f.stale.Load(), counted)
 					testdb.ErrorIf(t, f.pauses.Load() < rounds/10 || commits < rounds/3, "too few of them: this test can't tell")
@@ -292,7 +292,7 @@ func (f *fuzz) run(t *testing.T, rounds int64) (commits int64) {
 	t.Helper()
 	f.table = f.db.CreateTable(t, "fuzz", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
 	for id := range f.counters {
-		exec(t, f.db, "INSERT INTO "+f.table+" VALUES (?, 0)", id)
+		exec(t, f.db.Admin(), "INSERT INTO "+f.table+" VALUES (?, 0)", id)
 		f.counters[id].id, f.counters[id].key = id, named()
 	}
 	var group sync.WaitGroup
@@ -338,7 +338,7 @@ func (f *fuzz) round(ctx context.Context, m *lease.Manager, c *fuzzCounter) (err
 		return errors.Join(f.expire(ctx, l, 5*time.Millisecond), guards())
 	}
 	writes := func() error {
-		return second(tx.ExecContext(ctx, "UPDATE "+f.table+" SET n = ? WHERE id = ?", n+1, c.id))
+		return testdb.Err(tx.ExecContext(ctx, "UPDATE "+f.table+" SET n = ? WHERE id = ?", n+1, c.id))
 	}
 	steps := map[string][]func() error{
 		"first":   {takes, begins, stops, guardsLong, reads, writes},
@@ -620,7 +620,7 @@ func TestAcquireTxCommits(t *testing.T) {
 		l := mustLease(t)(m.AcquireTx(me, tx, job))
 		again := mustLease(t)(m.AcquireTx(me, tx, job))
 		entered(t, again, l)
-		wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+		wants(t, "TryAcquire", testdb.Err(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		nothingHeld(t, other)
 		late := mustLease(t)(m.AcquireTx(lease.WithOwner(t.Context(), "other"), wire.Begin(), txlock.Named("other")))
 		db.after(15 * time.Second) // a renewal finds it locked
@@ -630,14 +630,14 @@ func TestAcquireTxCommits(t *testing.T) {
 		must(t, l.Err())
 		equal(t, "holders", inspect(t, m, job).Holders, 1)
 		wants(t, "one that is not committed in time", late.Err(), txlock.ErrLost)
-		wants(t, "AcquireTx of what is held", second(m.AcquireTx(t.Context(), wire.Begin(), job)), txlock.ErrBusy)
+		wants(t, "AcquireTx of what is held", testdb.Err(m.AcquireTx(t.Context(), wire.Begin(), job)), txlock.ErrBusy)
 		release(t, l)
 
 		read, old := txlock.Named("read"), wire.Begin()
 		release(t, share(t, other, read))
 		old.Read()
 		release(t, share(t, other, read))
-		wants(t, "AcquireTx by an old snapshot", second(m.AcquireTx(t.Context(), old, read)), txlock.ErrStaleSnapshot)
+		wants(t, "AcquireTx by an old snapshot", testdb.Err(m.AcquireTx(t.Context(), old, read)), txlock.ErrStaleSnapshot)
 	})
 }
 

@@ -40,7 +40,7 @@ func TestAcquireExcludes(t *testing.T) {
 		release(t, next)
 		permits := named()
 		release(t, permit(t, semaphore(t, one, permits, 1)))
-		wants(t, "TryAcquire of a semaphore", second(one.TryAcquire(t.Context(), permits)), txlock.ErrInvalidKey)
+		wants(t, "TryAcquire of a semaphore", testdb.Err(one.TryAcquire(t.Context(), permits)), txlock.ErrInvalidKey)
 	})
 }
 
@@ -51,7 +51,7 @@ var oftenRenewed = []lease.ManagerOption{lease.TTL(time.Minute), lease.RenewEver
 func renewed(t *testing.T, db *testdb.DB, l *lease.Lease) {
 	t.Helper()
 	last := func() int64 {
-		return number(t, db, "SELECT MAX(expires_us) FROM lockstep_leases WHERE name = ?", l.Key().String())
+		return number(t, db.Admin(), "SELECT MAX(expires_us) FROM lockstep_leases WHERE name = ?", l.Key().String())
 	}
 	before := last()
 	testdb.ErrorIf(t, !testdb.Await(soon, func() bool { return last() > before }), "the lease of %v is not renewed", l.Key())
@@ -69,10 +69,10 @@ func TestLimitSaysWhatWasSeen(t *testing.T) {
 			err  error
 			says string
 		}{
-			{second(other.Acquire(t.Context(), job, limit)), `after 1s owner "somebody" (zwölf\nlevel=ERROR\x1b[0m) had it`}, // in one line
-			{second(other.AcquireShared(t.Context(), job, limit)), `after 1s owner "somebody" (`},
-			{second(other.Acquire(t.Context(), shared, limit)), "readers had it"},
-			{second(permits.Acquire(t.Context(), limit)), "no permit was free"},
+			{testdb.Err(other.Acquire(t.Context(), job, limit)), `after 1s owner "somebody" (zwölf\nlevel=ERROR\x1b[0m) had it`}, // in one line
+			{testdb.Err(other.AcquireShared(t.Context(), job, limit)), `after 1s owner "somebody" (`},
+			{testdb.Err(other.Acquire(t.Context(), shared, limit)), "readers had it"},
+			{testdb.Err(permits.Acquire(t.Context(), limit)), "no permit was free"},
 		} {
 			wants(t, "the limit", c.err, txlock.ErrWaitTimeout)
 			says(t, c.err, c.says)
@@ -95,7 +95,7 @@ func TestBadInput(t *testing.T) {
 			{lease.RenewEvery(10 * time.Second), lease.TTL(time.Second)}, {lease.PurgeEvery(-1, time.Hour)}, {lease.PurgeEvery(lease.MinTTL-1, time.Hour)},
 			{lease.PurgeEvery(lease.MaxTTL+1, time.Hour)}, {lease.PurgeEvery(time.Minute, time.Second-1)}, {lease.WithLabel(texts[0])}, {lease.WithLabel(texts[1])},
 		} {
-			wants(t, fmt.Sprint("NewManager with options ", i), second(lease.NewManager(pool, options...)), txlock.ErrInvalidOption)
+			wants(t, fmt.Sprint("NewManager with options ", i), testdb.Err(lease.NewManager(pool, options...)), txlock.ErrInvalidOption)
 		}
 		if _, err := lease.NewManager(nil); err == nil {
 			t.Error("NewManager takes a nil pool")
@@ -104,7 +104,7 @@ func TestBadInput(t *testing.T) {
 			{lease.TTL(lease.MinTTL)}, {lease.TTL(lease.MaxTTL), lease.MaxLifetime(lease.MaxTTL), lease.RenewEvery(lease.MaxTTL / 2)},
 			{lease.PurgeEvery(0, time.Second)}, {lease.Poll(1, 1), lease.WaitAtMost(1), lease.RenewEvery(1)},
 		} {
-			wantsNone(t, fmt.Sprint("NewManager with good options ", i), second(lease.NewManager(pool, options...)))
+			wantsNone(t, fmt.Sprint("NewManager with good options ", i), testdb.Err(lease.NewManager(pool, options...)))
 		}
 
 		refused := func(what string, calls map[string]error, want error) {
@@ -126,9 +126,9 @@ func TestBadInput(t *testing.T) {
 			refused("key "+key.String(), allCalls(t.Context(), m, nil, key), txlock.ErrInvalidKey)
 		}
 		refused("no key", keyCalls(t.Context(), m, txlock.Key{}), txlock.ErrInvalidKey)
-		wants(t, "AcquireAll of none", second(m.AcquireAll(t.Context(), nil)), txlock.ErrInvalidKey)
-		wants(t, "AcquireShared", second(m.AcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))), txlock.ErrInvalidOption)
-		wants(t, "TryAcquireShared", second(m.TryAcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))), txlock.ErrInvalidOption)
+		wants(t, "AcquireAll of none", testdb.Err(m.AcquireAll(t.Context(), nil)), txlock.ErrInvalidKey)
+		wants(t, "AcquireShared", testdb.Err(m.AcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))), txlock.ErrInvalidOption)
+		wants(t, "TryAcquireShared", testdb.Err(m.TryAcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))), txlock.ErrInvalidOption)
 		for _, text := range texts {
 			wants(t, "RequestRelease", m.RequestRelease(t.Context(), job, text), txlock.ErrInvalidOption)
 		}
@@ -146,19 +146,19 @@ func TestBadInput(t *testing.T) {
 // allCalls makes all the calls that acquire.
 func allCalls(ctx context.Context, m *lease.Manager, tx *sql.Tx, key txlock.Key, options ...lease.AcquireOption) map[string]error {
 	return map[string]error{
-		"Acquire":       second(m.Acquire(ctx, key, options...)),
-		"TryAcquire":    second(m.TryAcquire(ctx, key, options...)),
-		"AcquireTx":     second(m.AcquireTx(ctx, tx, key, options...)),
+		"Acquire":       testdb.Err(m.Acquire(ctx, key, options...)),
+		"TryAcquire":    testdb.Err(m.TryAcquire(ctx, key, options...)),
+		"AcquireTx":     testdb.Err(m.AcquireTx(ctx, tx, key, options...)),
 		"Do":            m.Do(ctx, key, noWork, options...),
-		"AcquireAll":    second(m.AcquireAll(ctx, []txlock.Key{named(), key}, options...)),
-		"TryAcquireAll": second(m.TryAcquireAll(ctx, []txlock.Key{named(), key}, options...)),
+		"AcquireAll":    testdb.Err(m.AcquireAll(ctx, []txlock.Key{named(), key}, options...)),
+		"TryAcquireAll": testdb.Err(m.TryAcquireAll(ctx, []txlock.Key{named(), key}, options...)),
 	}
 }
 
 // keyCalls makes all other calls that need a key.
 func keyCalls(ctx context.Context, m *lease.Manager, key txlock.Key) map[string]error {
 	return map[string]error{
-		"Inspect": second(m.Inspect(ctx, key)), "ForceRelease": m.ForceRelease(ctx, key), "RequestRelease": m.RequestRelease(ctx, key, ""),
+		"Inspect": testdb.Err(m.Inspect(ctx, key)), "ForceRelease": m.ForceRelease(ctx, key), "RequestRelease": m.RequestRelease(ctx, key, ""),
 	}
 }
 
@@ -176,7 +176,7 @@ func TestTablesMissing(t *testing.T) {
 		calls := allCalls(t.Context(), m, tx, named())
 		wantsNone(t, "Rollback", tx.Rollback())
 		maps.Copy(calls, keyCalls(t.Context(), m, named()))
-		calls["List"], calls["Purge"] = second(m.List(t.Context())), second(m.Purge(t.Context()))
+		calls["List"], calls["Purge"] = testdb.Err(m.List(t.Context())), testdb.Err(m.Purge(t.Context()))
 		for call, err := range calls {
 			wants(t, call, err, txlock.ErrSchema)
 		}
@@ -289,7 +289,7 @@ func TestOpenTransactionsAreBounded(t *testing.T) {
 				holds := func() error {
 					tx = begin(t, pool, sql.LevelDefault)
 					if c.holds == nil {
-						return second(holder.AcquireTx(t.Context(), tx, key))
+						return testdb.Err(holder.AcquireTx(t.Context(), tx, key))
 					}
 					l, err := c.holds(t.Context(), holder, key)
 					if err == nil {
@@ -353,7 +353,9 @@ func TestBlockedBySession(t *testing.T) {
 			return err == nil && !info.Held
 		})
 		who, killIt := fmt.Sprintf("session %d ", session), fmt.Sprintf("KILL %d", session)
-		wait := func(limit time.Duration) error { return second(m.Acquire(t.Context(), key, lease.WaitAtMost(limit))) }
+		wait := func(limit time.Duration) error {
+			return testdb.Err(m.Acquire(t.Context(), key, lease.WaitAtMost(limit)))
+		}
 		force := func(limit time.Duration) error { return m.ForceRelease(limited(t, limit), key) }
 		// What a call has to see before its limit takes as long as the machine needs.
 		for _, c := range []struct {
@@ -363,7 +365,7 @@ func TestBlockedBySession(t *testing.T) {
 			want error // nil for any
 			says string
 		}{
-			{"TryAcquire", func(time.Duration) error { return second(m.TryAcquire(t.Context(), key)) }, soon / 2, txlock.ErrBusy, who},
+			{"TryAcquire", func(time.Duration) error { return testdb.Err(m.TryAcquire(t.Context(), key)) }, soon / 2, txlock.ErrBusy, who},
 			{"Acquire", wait, 500 * time.Millisecond, txlock.ErrWaitTimeout, who},
 			{"ForceRelease that is cancelled", force, 500 * time.Millisecond, context.DeadlineExceeded, who},
 			{"Acquire after the grace", wait, 2 * time.Second, txlock.ErrWaitTimeout, killIt},
@@ -441,9 +443,9 @@ func TestNoInnocentSessionIsEnded(t *testing.T) {
 		for range 5 {
 			tx := begin(t, pool, sql.LevelRepeatableRead)
 			reads(t, tx, table)
-			exec(t, db, "UPDATE lockstep_leases SET owner = 'over', holders = ';over', token = token + 1, expires_us = 1, conn_id = ? WHERE name = ? AND slot = 0",
+			exec(t, db.Admin(), "UPDATE lockstep_leases SET owner = 'over', holders = ';over', token = token + 1, expires_us = 1, conn_id = ? WHERE name = ? AND slot = 0",
 				session, key.String())
-			wants(t, "AcquireTx after the snapshot", second(refused.AcquireTx(t.Context(), tx, key)), txlock.ErrStaleSnapshot)
+			wants(t, "AcquireTx after the snapshot", testdb.Err(refused.AcquireTx(t.Context(), tx, key)), txlock.ErrStaleSnapshot)
 			ctx, stop := context.WithCancel(t.Context())
 			var trying sync.WaitGroup
 			for range 8 {

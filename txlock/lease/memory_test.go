@@ -244,7 +244,7 @@ func done(l *lease.Lease) bool {
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var must, wants, higher, limited, newPool = leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited, leasetest.Pool
+var exec, number, must, wants, higher, limited, newPool = testdb.Exec, testdb.Number, leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited, leasetest.Pool
 
 // inner is what package lease does for lockstep's own packages.
 var inner = lease.Internal(bridge.Pass{})
@@ -445,17 +445,4 @@ func lasts(d time.Duration, enough func() bool) {
 	for time.Since(begun) < d || !enough() && time.Since(begun) < soon {
 		time.Sleep(10 * time.Millisecond)
 	}
-}
-
-func exec(t testing.TB, db *testdb.DB, query string, args ...any) {
-	t.Helper()
-	_, err := db.Admin().ExecContext(context.Background(), query, args...)
-	testdb.FatalIf(t, err != nil, "%s: %v", query, err)
-}
-
-func number(t testing.TB, db *testdb.DB, query string, args ...any) (n int64) {
-	t.Helper()
-	err := db.Admin().QueryRowContext(context.Background(), query, args...).Scan(&n)
-	testdb.FatalIf(t, err != nil, "%s: %v", query, err)
-	return n
 }

@@ -218,13 +218,13 @@ func TestObserverBalances(t *testing.T) {
 		testdb.ErrorIf(t, err == nil, "a key without a name")
 		shared := mustLease(t)(m.AcquireShared(t.Context(), named()))
 		down := acquire(t, m, named())
-		wants(t, "of what is held", second(m.TryAcquire(t.Context(), down.Key())), txlock.ErrBusy)
+		wants(t, "of what is held", testdb.Err(m.TryAcquire(t.Context(), down.Key())), txlock.ErrBusy)
 		down = mustLease(t)(down.Downgrade(t.Context()))
 		expects("readers", 0, 2)
 		before := len(seen.all())
-		wants(t, "TryAcquire behind a reader", second(m.TryAcquire(t.Context(), shared.Key())), txlock.ErrBusy)
-		wants(t, "TryAcquireAll", second(m.TryAcquireAll(t.Context(), []txlock.Key{shared.Key(), named()})), txlock.ErrBusy)
-		wants(t, "Acquire", second(m.Acquire(limited(t, 10*time.Second), shared.Key())), context.DeadlineExceeded)
+		wants(t, "TryAcquire behind a reader", testdb.Err(m.TryAcquire(t.Context(), shared.Key())), txlock.ErrBusy)
+		wants(t, "TryAcquireAll", testdb.Err(m.TryAcquireAll(t.Context(), []txlock.Key{shared.Key(), named()})), txlock.ErrBusy)
+		wants(t, "Acquire", testdb.Err(m.Acquire(limited(t, 10*time.Second), shared.Key())), context.DeadlineExceeded)
 		synctest.Wait()
 		for _, e := range seen.all()[before:] {
 			reader := e.Shared && e.what == "renewed"
@@ -289,15 +289,12 @@ func TestObserverPanics(t *testing.T) {
 			}()
 			in = ""
 			for _, m := range []*lease.Manager{db.manager(), m} {
-				must(t, second(c.acquire(t.Context(), m, job))) // it is free
-				_ = m.ForceRelease(t.Context(), job)            // which AcquireAll has released
+				must(t, testdb.Err(c.acquire(t.Context(), m, job))) // it is free
+				_ = m.ForceRelease(t.Context(), job)                // which AcquireAll has released
 			}
 		})
 	}
 }
-
-// second returns the error of a call.
-func second[T any](_ T, err error) error { return err }
 
 // heldBy returns who holds the lease as an error says, nil for nobody.
 func heldBy(err error) *txlock.HeldError {
@@ -367,10 +364,10 @@ func TestRefusalsNameTheHolder(t *testing.T) {
 			}
 		}
 		held := acquire(t, a, job)
-		err := second(plain.Acquire(limited(t, time.Second), job))
+		err := testdb.Err(plain.Acquire(limited(t, time.Second), job))
 		wants(t, "Acquire", err, context.DeadlineExceeded)
 		namesHolder(t, "the end of the context", err, job, infoOf(t, held, a))
-		err = second(plain.TryAcquire(t.Context(), job))
+		err = testdb.Err(plain.TryAcquire(t.Context(), job))
 		testdb.ErrorIf(t, heldBy(err) != nil, "named without a look: %v", err)
 		release(t, held)
 	})
@@ -430,7 +427,7 @@ func TestWaitingWriterIsNoHolder(t *testing.T) {
 			}
 		}
 		wired.fault("Inspect", fails)
-		says(t, second(named.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), "or waited for readers")
+		says(t, testdb.Err(named.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), "or waited for readers")
 		wired.Up()
 		cancel()
 		waits.end(t)
@@ -438,7 +435,7 @@ func TestWaitingWriterIsNoHolder(t *testing.T) {
 		kept := txlock.Named("kept")
 		release(t, share(t, a, kept))
 		release(t, acquire(t, a, kept, lease.HoldAtLeast(time.Hour)))
-		err := second(plain.Acquire(t.Context(), kept, lease.WaitAtMost(time.Second)))
+		err := testdb.Err(plain.Acquire(t.Context(), kept, lease.WaitAtMost(time.Second)))
 		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
 		testdb.ErrorIf(t, strings.Contains(err.Error(), "waited for readers"), "what was released waits for nobody: %v", err)
 	})
@@ -490,7 +487,7 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 				info := infoOf(t, held, a)
 				info.Key = key
 				if asked {
-					wants(t, name+" in vain", second(c.wait(limited(t, 10*time.Second), b, key, c.options...)), context.DeadlineExceeded)
+					wants(t, name+" in vain", testdb.Err(c.wait(limited(t, 10*time.Second), b, key, c.options...)), context.DeadlineExceeded)
 					of := told.refused.Held
 					testdb.ErrorIf(t, of == nil || of.Owner != info.Owner, "%s in vain: %+v", name, of)
 				}

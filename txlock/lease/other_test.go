@@ -40,7 +40,7 @@ func TestOnOtherGuards(t *testing.T) {
 	l := acquire(t, m, named())
 	tx := begin(t, pool, sql.LevelDefault)
 	guard(t, l, tx)
-	wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), l.Key())), txlock.ErrBusy)
+	wants(t, "TryAcquire", testdb.Err(other.TryAcquire(t.Context(), l.Key())), txlock.ErrBusy)
 	commit(t, tx)
 	tx = begin(t, pool, sql.LevelDefault)
 	wantsNone(t, "ForceRelease", other.ForceRelease(t.Context(), l.Key()))
@@ -94,7 +94,7 @@ func TestOnOtherRefusesFairWithoutATurn(t *testing.T) {
 	})
 	time.Sleep(300 * time.Millisecond) // it waits in the manager, or this proves less
 	all.Go(func() {
-		wants(t, "Acquire with Fair", second(m.Acquire(t.Context(), holder.Key(), lease.Fair())), schema.ErrEngine)
+		wants(t, "Acquire with Fair", testdb.Err(m.Acquire(t.Context(), holder.Key(), lease.Fair())), schema.ErrEngine)
 	})
 	time.Sleep(300 * time.Millisecond)
 	release(t, holder)
@@ -138,7 +138,7 @@ func TestOnOtherRowThatIsMade(t *testing.T) {
 	run(t, tx, fmt.Sprintf("SELECT * FROM lockstep_leases WHERE name = '%s' AND slot = 0 FOR UPDATE", key))
 	_, err := m.TryAcquire(t.Context(), key) // the transaction doesn't end before
 	wants(t, "TryAcquire", err, txlock.ErrBusy)
-	wants(t, "Acquire", second(m.Acquire(t.Context(), key, lease.WaitAtMost(700*time.Millisecond))), txlock.ErrWaitTimeout)
+	wants(t, "Acquire", testdb.Err(m.Acquire(t.Context(), key, lease.WaitAtMost(700*time.Millisecond))), txlock.ErrWaitTimeout)
 	rollback(t, tx)
 	release(t, acquire(t, m, key))
 }
@@ -176,7 +176,7 @@ func storm(t *testing.T, kills bool) {
 	table := db.CreateTable(t, "counter", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
 	var counters [keys + 1]counters // the last is that of a lock
 	for i := range counters {
-		exec(t, db, "INSERT INTO "+table+" VALUES (?, 0)", i)
+		exec(t, db.Admin(), "INSERT INTO "+table+" VALUES (?, 0)", i)
 	}
 	end := time.Now().Add(testdb.Long(30*time.Second, 20*time.Minute))
 	var all sync.WaitGroup
@@ -216,7 +216,7 @@ func storm(t *testing.T, kills bool) {
 	}
 	all.Wait()
 	for i := range counters {
-		c, n := &counters[i], number(t, db, fmt.Sprintf("SELECT n FROM %s WHERE id = %d", table, i))
+		c, n := &counters[i], number(t, db.Admin(), fmt.Sprintf("SELECT n FROM %s WHERE id = %d", table, i))
 		t.Logf("%d grants, %d commits acknowledged, %d unknown, the counter is %d; %d connections cut, the server killed or stopped %d times", c.grants, c.acknowledged, c.unknown, n, cuts, stops)
 		testdb.ErrorIf(t, n < c.acknowledged || n > c.acknowledged+c.unknown,
 			"of %d commits, and %d whose outcome is unknown, %d are there", c.acknowledged, c.unknown, n)

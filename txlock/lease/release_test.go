@@ -146,7 +146,7 @@ func TestCloseWhileATransactionGuards(t *testing.T) {
 				wants(t, "Close", err, context.DeadlineExceeded)
 				says(t, err, `1 lease was not released, and ends after its TTL: "job"`)
 				must(t, tx.Commit())
-				wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+				wants(t, "TryAcquire", testdb.Err(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 			})
 		}
 	}
@@ -221,7 +221,7 @@ func TestCloseWaitsForFunctions(t *testing.T) {
 		db.at("the handle of nobody's function ended", 0)
 		time.Sleep(time.Second)
 		all := list(t, other)
-		wants(t, "TryAcquire while the functions return", second(other.TryAcquire(t.Context(), txlock.Named("Do"))), txlock.ErrBusy)
+		wants(t, "TryAcquire while the functions return", testdb.Err(other.TryAcquire(t.Context(), txlock.Named("Do"))), txlock.ErrBusy)
 		testdb.ErrorIf(t, len(all) != 2*verbs, "%d leases are held while the functions return, want %d: %v", len(all), 2*verbs, all)
 		for range verbs {
 			must(t, <-ended)
@@ -327,7 +327,7 @@ func TestCloseUnderAReentry(t *testing.T) {
 			<-ctx.Done()
 			<-free.Done()
 			synctest.Wait()
-			wants(t, "TryAcquire under a function that has re-entered", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+			wants(t, "TryAcquire under a function that has re-entered", testdb.Err(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 			return again.Err()
 		}))
 		must(t, <-closed)
@@ -425,7 +425,7 @@ func TestCloseEndsAll(t *testing.T) {
 			if strings.HasSuffix(name, "a permit") {
 				hold = permitOf
 			}
-			must(t, second(hold(t.Context(), other, key)))
+			must(t, testdb.Err(hold(t.Context(), other, key)))
 			all.Go(func() { wants(t, name, wait(t.Context(), m, key), lease.ErrClosed) })
 		}
 		time.Sleep(time.Second)
@@ -561,7 +561,7 @@ func TestHoldAtLeast(t *testing.T) {
 				db.at("done", time.Second)
 				for _, by := range []*lease.Manager{m, waits} {
 					for _, ctx := range []context.Context{ctx, t.Context()} { // the same owner, too
-						wants(t, "TryAcquire", second(by.TryAcquire(ctx, job)), txlock.ErrBusy)
+						wants(t, "TryAcquire", testdb.Err(by.TryAcquire(ctx, job)), txlock.ErrBusy)
 					}
 				}
 				all := list(t, m)
@@ -658,7 +658,7 @@ func TestHoldAtLeastOfALostLease(t *testing.T) {
 		nothingHeld(t, m)
 
 		wire.fault("Take", answersLate(5*time.Second))
-		wants(t, "Acquire", second(m.Acquire(limited(t, time.Second), job, lease.HoldAtLeast(time.Hour))), context.DeadlineExceeded)
+		wants(t, "Acquire", testdb.Err(m.Acquire(limited(t, time.Second), job, lease.HoldAtLeast(time.Hour))), context.DeadlineExceeded)
 		wire.Up()
 		time.Sleep(10 * time.Second)
 		nothingHeld(t, m)

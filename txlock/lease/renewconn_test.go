@@ -98,7 +98,7 @@ func TestRefusedCallLeavesTheConnection(t *testing.T) {
 				return
 			}
 			// The transaction has a connection, this look another, and the manager the third.
-			wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), theirs.Key())), txlock.ErrBusy)
+			wants(t, "TryAcquire", testdb.Err(m.TryAcquire(t.Context(), theirs.Key())), txlock.ErrBusy)
 			if conn, err := pool.Conn(limited(t, 100*time.Millisecond)); err == nil {
 				t.Error("the connection for renewals was given back")
 				_ = conn.Close() // it has failed already
@@ -128,7 +128,7 @@ func TestSmallPoolsDoNotHang(t *testing.T) {
 					t.Errorf("Acquire: %v", err)
 					return
 				}
-				wantsNone(t, "List", second(m.List(ctx)))
+				wantsNone(t, "List", testdb.Err(m.List(ctx)))
 				wantsNone(t, "Renew", l.Renew(ctx))
 				guard(t, l, tx)
 				wants(t, "Release", l.Release(ctx), lease.ErrGuarded)
@@ -200,7 +200,7 @@ func TestRenewalsStayOnTheServer(t *testing.T) {
 			"CREATE USER '" + account.User + "'@'%' IDENTIFIED BY '" + account.Passwd + "'",
 			"GRANT ALL ON `" + db.Name() + "`.* TO '" + account.User + "'@'%'",
 		} {
-			must(t, second(setup.ExecContext(t.Context(), statement)))
+			must(t, testdb.Err(setup.ExecContext(t.Context(), statement)))
 		}
 		must(t, schema.Install(t.Context(), twin.Admin()))
 		var elsewhere atomic.Bool
@@ -230,7 +230,7 @@ func TestRenewalsStayOnTheServer(t *testing.T) {
 // sessions counts those of the application's user on the server.
 func sessions(t testing.TB, db *testdb.DB) int64 {
 	t.Helper()
-	return number(t, db, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE user = ?", db.Config().User)
+	return number(t, db.Admin(), "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE user = ?", db.Config().User)
 }
 
 // leaveNothing closes the managers and their pools, after which the server has no
@@ -261,7 +261,7 @@ func TestServerRestart(t *testing.T) {
 		wantsNone(t, "the long lease while the server is down", long.Err())
 		must(t, server.Restart(t.Context()))
 		renewed(t, db, long)
-		wants(t, "TryAcquire of the long lease", second(other.TryAcquire(t.Context(), long.Key())), txlock.ErrBusy)
+		wants(t, "TryAcquire of the long lease", testdb.Err(other.TryAcquire(t.Context(), long.Key())), txlock.ErrBusy)
 		for _, l := range []*lease.Lease{long, short} {
 			if l == long {
 				release(t, l)

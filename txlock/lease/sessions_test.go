@@ -25,7 +25,7 @@ func lives(t *testing.T, m, other *lease.Manager) {
 	t.Helper()
 	ctx, key := lease.WithOwner(t.Context(), "';--\\\"`\x00\xff?"), txlock.Named("?'\"\\ é;--"+named().String())
 	l := acquireIn(ctx, t, m, key)
-	wants(t, "TryAcquire of a lease that is held", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+	wants(t, "TryAcquire of a lease that is held", testdb.Err(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 	again := acquireIn(ctx, t, other, key) // by a statement
 	must(t, l.Renew(t.Context()))
 	info := inspect(t, other, key)
@@ -33,7 +33,7 @@ func lives(t *testing.T, m, other *lease.Manager) {
 	release(t, again, l)
 	release(t, share(t, other, key))
 	must(t, semaphore(t, m, named(), 2).Do(t.Context(), noWork))
-	must(t, second(m.List(t.Context())))
+	must(t, testdb.Err(m.List(t.Context())))
 }
 
 // locks makes calls of a transaction, and of a fair queue.
@@ -43,8 +43,8 @@ func locks(t *testing.T, pool *sql.DB, m *lease.Manager) {
 	scope, err := txlock.Join(t.Context(), tx)
 	must(t, err)
 	for _, key := range []txlock.Key{txlock.Named("';?" + rand.Text()), txlock.NewFamily[string]("unprepared"+rand.Text(), txlock.Hashed(), txlock.Exact()).Key("';?")} {
-		must(t, second(scope.Version(t.Context(), key)))
-		must(t, second(scope.LockAll(t.Context(), key, named())))
+		must(t, testdb.Err(scope.Version(t.Context(), key)))
+		must(t, testdb.Err(scope.LockAll(t.Context(), key, named())))
 	}
 	l := acquireTx(t, m, tx, named())
 	commit(t, tx)
@@ -89,7 +89,7 @@ func fewPrepared(t *testing.T, db *testdb.DB) {
 	keys := manyNamed(100)
 	held := make([]*lease.Lease, len(keys))
 	acquireMany(t, m, keys, held)
-	must(t, second(m.List(t.Context())))
+	must(t, testdb.Err(m.List(t.Context())))
 	releaseMany(t, held)
 	n := count() - before
 	t.Logf("%d on %d connections", n, connections)
@@ -129,7 +129,7 @@ func TestSelectLimit(t *testing.T) {
 			readers := several(3, func(int) *lease.Lease { return share(t, m, key) })
 			for _, l := range readers {
 				tx := begin(t, pool, sql.LevelDefault)
-				wants(t, "AcquireTx of reader "+l.Owner(), second(m.AcquireTx(lease.WithOwner(t.Context(), l.Owner()), tx, key)), txlock.ErrUpgrade)
+				wants(t, "AcquireTx of reader "+l.Owner(), testdb.Err(m.AcquireTx(lease.WithOwner(t.Context(), l.Owner()), tx, key)), txlock.ErrUpgrade)
 				rollback(t, tx)
 				tx = begin(t, pool, sql.LevelDefault)
 				guard(t, l, tx)
@@ -198,14 +198,14 @@ var operations = []operation{
 	{"try to acquire what is held", func(o trial) func() error {
 		o.holds(o.other)
 		return func() error {
-			wants(o, "TryAcquire", second(o.m.TryAcquire(o.Context(), o.key)), txlock.ErrBusy)
+			wants(o, "TryAcquire", testdb.Err(o.m.TryAcquire(o.Context(), o.key)), txlock.ErrBusy)
 			return nil
 		}
 	}, 2}, // the second reads who holds it
 	{"take over what has expired", func(o trial) func() error {
 		l := acquire(o, o.other, o.key)
 		o.Cleanup(func() { wants(o, "Release of what was taken over", l.Release(context.Background()), txlock.ErrNotHeld) })
-		exec(o, o.db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", o.key.String())
+		exec(o, o.db.Admin(), "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", o.key.String())
 		return o.acquires
 	}, 1},
 	{"re-enter", func(o trial) func() error {
@@ -230,7 +230,7 @@ var operations = []operation{
 	}, 1},
 	{"release a lease that stays held", func(o trial) func() error {
 		release(o, acquire(o, o.m, o.key, lease.HoldAtLeast(time.Hour))) // which prepares the statement
-		exec(o, o.db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", o.key.String())
+		exec(o, o.db.Admin(), "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", o.key.String())
 		l := acquire(o, o.m, o.key, lease.HoldAtLeast(time.Hour))
 		return func() error { return l.Release(o.Context()) }
 	}, 2}, // what the row says decides for how long
@@ -390,7 +390,7 @@ func TestTokensOutliveRows(t *testing.T) {
 			testdb.ErrorIf(t, l.Token() <= last, "token %d after %d", l.Token(), last)
 			last = l.Token()
 		}
-		remove := func() { exec(t, db, "DELETE FROM lockstep_leases WHERE name = ?", key.String()) }
+		remove := func() { exec(t, db.Admin(), "DELETE FROM lockstep_leases WHERE name = ?", key.String()) }
 		for range 3 {
 			l := acquire(t, m, key)
 			rises(l)
@@ -404,14 +404,14 @@ func TestTokensOutliveRows(t *testing.T) {
 			remove()
 		}
 		rises(acquire(t, m, key))
-		must(t, second(m.Purge(t.Context())))
-		wants(t, "TryAcquire of a held lease after Purge", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+		must(t, testdb.Err(m.Purge(t.Context())))
+		wants(t, "TryAcquire of a held lease after Purge", testdb.Err(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 		must(t, m.ForceRelease(t.Context(), key))
 		present := func() bool {
-			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) == 1
+			return number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) == 1
 		}
 		if !testdb.Await(time.Minute, func() bool { // until it was idle for the retention
-			must(t, second(m.Purge(t.Context())))
+			must(t, testdb.Err(m.Purge(t.Context())))
 			return !present()
 		}) {
 			t.Error("the cleanup doesn't remove an idle row")
@@ -419,9 +419,9 @@ func TestTokensOutliveRows(t *testing.T) {
 		l := acquire(t, other, key)
 		rises(l)
 		release(t, l)
-		exec(t, db, "UPDATE lockstep_leases SET expires_us = 0, token = token + 3600000000 WHERE name = ?", key.String())
+		exec(t, db.Admin(), "UPDATE lockstep_leases SET expires_us = 0, token = token + 3600000000 WHERE name = ?", key.String())
 		last += uint64(time.Hour.Microseconds())
-		must(t, second(m.Purge(t.Context())))
+		must(t, testdb.Err(m.Purge(t.Context())))
 		testdb.ErrorIf(t, !present(), "the cleanup has removed a row whose token is ahead of the clock")
 		l = acquire(t, other, key)
 		rises(l)

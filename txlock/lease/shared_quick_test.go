@@ -25,7 +25,7 @@ func TestReadersAndWriter(t *testing.T) {
 			time.AfterFunc(time.Duration(i+1)*time.Second, func() { release(t, l) })
 		}
 		db.at("three readers", 0)
-		wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+		wants(t, "TryAcquire", testdb.Err(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		shown := func(want lease.Kind, held bool) {
 			all, err := a.List(t.Context())
 			info, err2 := a.Inspect(t.Context(), job)
@@ -37,7 +37,7 @@ func TestReadersAndWriter(t *testing.T) {
 		writer := acquire(t, b, job)
 		shown(lease.Exclusive, true)
 		db.within("the writer", 3*time.Second, 3*time.Second+30*time.Millisecond)
-		wants(t, "TryAcquireShared", second(a.TryAcquireShared(t.Context(), job)), txlock.ErrBusy)
+		wants(t, "TryAcquireShared", testdb.Err(a.TryAcquireShared(t.Context(), job)), txlock.ErrBusy)
 		time.AfterFunc(time.Second, func() { release(t, writer) })
 		release(t, share(t, b, job)) // in the same manager it is woken
 		db.within("the reader", 4*time.Second, 4*time.Second+30*time.Millisecond)
@@ -57,12 +57,12 @@ func TestForceReleaseBesideAWriter(t *testing.T) {
 				if shown {
 					info, err := a.Inspect(t.Context(), job)
 					must(t, err)
-					must(t, second(tools.ForceRelease(t.Context(), a, job, map[int64]uint64{0: info.Token})))
+					must(t, testdb.Err(tools.ForceRelease(t.Context(), a, job, map[int64]uint64{0: info.Token})))
 				}
 				must(t, a.ForceRelease(t.Context(), job))
 			})
 			writer := acquire(t, b, job)
-			wants(t, "TryAcquire beside the writer", second(a.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+			wants(t, "TryAcquire beside the writer", testdb.Err(a.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 			must(t, writer.Renew(t.Context()))
 			release(t, writer)
 			_ = reader.Release(t.Context()) // it was taken
@@ -94,7 +94,7 @@ func TestReadersAfterWritersTTL(t *testing.T) {
 				return acquired(b.Acquire(t.Context(), job, append(c.options, lease.TTL(2*time.Second))...))
 			})
 			synctest.Wait()
-			wants(t, "a reader behind the writer", second(a.TryAcquireShared(t.Context(), job)), txlock.ErrBusy)
+			wants(t, "a reader behind the writer", testdb.Err(a.TryAcquireShared(t.Context(), job)), txlock.ErrBusy)
 			for n := range 3 { // again each time
 				reader := share(t, a, job)
 				least := time.Duration(n+1) * 2 * time.Second
@@ -122,7 +122,7 @@ func TestWriterWhoDrainsIsNotEntered(t *testing.T) {
 		defer cancel()
 		gives := later(func() error { return acquired(b.Acquire(ctx, job)) })
 		synctest.Wait()
-		wants(t, "the same owner", second(b.TryAcquire(ctx, job)), txlock.ErrBusy)
+		wants(t, "the same owner", testdb.Err(b.TryAcquire(ctx, job)), txlock.ErrBusy)
 		must(t, acquired(a.AcquireShared(reading, job))) // who reads already
 		wants(t, "the writer", <-gives, context.DeadlineExceeded)
 		db.at("the writer gives up", 5*time.Second)
@@ -132,7 +132,7 @@ func TestWriterWhoDrainsIsNotEntered(t *testing.T) {
 
 		// The limit of a wait, too.
 		reader = share(t, a, job)
-		wants(t, "the limit", second(b.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), txlock.ErrWaitTimeout)
+		wants(t, "the limit", testdb.Err(b.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), txlock.ErrWaitTimeout)
 		db.at("the limit", 6*time.Second)
 		synctest.Wait() // it is released in the background
 		release(t, reader)
@@ -201,8 +201,8 @@ func TestKeysOfSemaphores(t *testing.T) {
 		m, wire := db.process()
 		three, more := semaphore(t, m, job, 3), semaphore(t, db.manager(), job, 17)
 		held := acquire(t, m, job)
-		wants(t, "TryAcquire beside a lease", second(three.TryAcquire(t.Context())), txlock.ErrInvalidKey)
-		wants(t, "Acquire beside a lease", second(three.Acquire(t.Context())), txlock.ErrInvalidKey)
+		wants(t, "TryAcquire beside a lease", testdb.Err(three.TryAcquire(t.Context())), txlock.ErrInvalidKey)
+		wants(t, "Acquire beside a lease", testdb.Err(three.Acquire(t.Context())), txlock.ErrInvalidKey)
 		must(t, held.Renew(t.Context()))
 		release(t, held)
 
@@ -216,29 +216,29 @@ func TestKeysOfSemaphores(t *testing.T) {
 		}
 		held = permit(t, three)
 		refused(more, "has 3 permits, not 17")
-		must(t, second(three.Resize(limited(t, time.Minute), 17))) // which waits for none
+		must(t, testdb.Err(three.Resize(limited(t, time.Minute), 17))) // which waits for none
 		refused(three, "has 17 permits, not 3")
 		release(t, held)
-		wants(t, "TryAcquire of the lease", second(m.TryAcquire(t.Context(), job)), txlock.ErrInvalidKey)
-		wants(t, "TryAcquireShared", second(m.TryAcquireShared(t.Context(), job)), txlock.ErrInvalidKey)
+		wants(t, "TryAcquire of the lease", testdb.Err(m.TryAcquire(t.Context(), job)), txlock.ErrInvalidKey)
+		wants(t, "TryAcquireShared", testdb.Err(m.TryAcquireShared(t.Context(), job)), txlock.ErrInvalidKey)
 		tx := wire.Begin()
-		wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, job)), txlock.ErrInvalidKey)
+		wants(t, "AcquireTx", testdb.Err(m.AcquireTx(t.Context(), tx, job)), txlock.ErrInvalidKey)
 		beside, err := more.TryAcquire(t.Context())
 		must(t, err) // the transaction is open
 		release(t, beside)
 		must(t, tx.Rollback())
 
 		for _, n := range []int{0, -1, lease.MaxPermits + 1} {
-			wants(t, fmt.Sprintf("Semaphore of %d", n), second(m.Semaphore(job, n)), txlock.ErrInvalidOption)
-			wants(t, fmt.Sprintf("Resize to %d", n), second(more.Resize(t.Context(), n)), txlock.ErrInvalidOption)
+			wants(t, fmt.Sprintf("Semaphore of %d", n), testdb.Err(m.Semaphore(job, n)), txlock.ErrInvalidOption)
+			wants(t, fmt.Sprintf("Resize to %d", n), testdb.Err(more.Resize(t.Context(), n)), txlock.ErrInvalidOption)
 		}
-		wants(t, "Semaphore of no key", second(m.Semaphore(txlock.Key{}, 3)), txlock.ErrInvalidKey)
+		wants(t, "Semaphore of no key", testdb.Err(m.Semaphore(txlock.Key{}, 3)), txlock.ErrInvalidKey)
 		shared := txlock.Named("shared")
 		release(t, share(t, m, shared))
-		wants(t, "a permit of a shared lease", second(semaphore(t, m, shared, 3).TryAcquire(t.Context())), txlock.ErrInvalidKey)
+		wants(t, "a permit of a shared lease", testdb.Err(semaphore(t, m, shared, 3).TryAcquire(t.Context())), txlock.ErrInvalidKey)
 		for _, key := range []txlock.Key{txlock.Named("unused"), shared} {
 			before, _ := db.Rows()
-			wants(t, "Resize of no semaphore", second(semaphore(t, m, key, 3).Resize(t.Context(), 4)), txlock.ErrInvalidKey)
+			wants(t, "Resize of no semaphore", testdb.Err(semaphore(t, m, key, 3).Resize(t.Context(), 4)), txlock.ErrInvalidKey)
 			after, _ := db.Rows()
 			testdb.ErrorIf(t, len(after) != len(before), "%d rows, %d before", len(after), len(before))
 		}
@@ -253,7 +253,7 @@ func TestPermitsAreNotReentered(t *testing.T) {
 		ctx := lease.WithOwner(t.Context(), "me")
 		must(t, s.Do(ctx, func(ctx context.Context, _ *lease.Lease) error {
 			both := mustLease(t)(s.Acquire(ctx))
-			wants(t, "a third", second(s.TryAcquire(ctx)), txlock.ErrBusy)
+			wants(t, "a third", testdb.Err(s.TryAcquire(ctx)), txlock.ErrBusy)
 			return both.Release(ctx)
 		}))
 	})
@@ -271,7 +271,7 @@ func TestResizeWaitsForPermits(t *testing.T) {
 		var told []chan error
 		for _, s := range []*lease.Semaphore{s, s, semaphore(t, other, job, 3), semaphore(t, db.manager(), job, 3)} {
 			for _, options := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
-				told = append(told, later(func() error { return second(s.Acquire(t.Context(), options...)) }))
+				told = append(told, later(func() error { return testdb.Err(s.Acquire(t.Context(), options...)) }))
 			}
 		}
 		synctest.Wait()
@@ -282,14 +282,14 @@ func TestResizeWaitsForPermits(t *testing.T) {
 		for _, waiter := range told {
 			wants(t, "a waiter of the old number", <-waiter, txlock.ErrInvalidOption)
 		}
-		wants(t, "a second permit", second(semaphore(t, other, job, 1).TryAcquire(t.Context())), txlock.ErrBusy)
+		wants(t, "a second permit", testdb.Err(semaphore(t, other, job, 1).TryAcquire(t.Context())), txlock.ErrBusy)
 		released := make(chan error)
 		time.AfterFunc(3*time.Second, func() { released <- errors.Join(held[1].Release(t.Context()), held[2].Release(t.Context())) })
-		must(t, second(fewer.Resize(t.Context(), 1)))
+		must(t, testdb.Err(fewer.Resize(t.Context(), 1)))
 		must(t, <-released)
 		db.within("Resize", 5*time.Second, 5*time.Second+30*time.Millisecond)
 		must(t, held[0].Renew(t.Context()))
-		wants(t, "a second permit", second(fewer.TryAcquire(t.Context())), txlock.ErrBusy)
+		wants(t, "a second permit", testdb.Err(fewer.TryAcquire(t.Context())), txlock.ErrBusy)
 		more, err := fewer.Resize(t.Context(), 2)
 		must(t, err)
 		must(t, acquired(more.TryAcquire(t.Context())))
@@ -304,8 +304,8 @@ func TestResizeWaitsForThoseOfBefore(t *testing.T) {
 		m := db.manager()
 		s := semaphore(t, m, job, 4)
 		held := several(4, func(int) *lease.Lease { return permit(t, s) })
-		wants(t, "Resize that is given up", second(s.Resize(limited(t, time.Second), 2)), context.DeadlineExceeded)
-		again := later(func() error { return second(s.Resize(limited(t, time.Minute), 1)) })
+		wants(t, "Resize that is given up", testdb.Err(s.Resize(limited(t, time.Second), 2)), context.DeadlineExceeded)
+		again := later(func() error { return testdb.Err(s.Resize(limited(t, time.Minute), 1)) })
 		synctest.Wait()
 		must(t, m.ForceRelease(t.Context(), job, 2)) // the only one that the second has taken away
 		time.Sleep(time.Second)
@@ -314,7 +314,7 @@ func TestResizeWaitsForThoseOfBefore(t *testing.T) {
 			t.Errorf("Resize has returned while three permits are held: %v", err)
 		default:
 		}
-		must(t, second(s.Resize(t.Context(), 4)))
+		must(t, testdb.Err(s.Resize(t.Context(), 4)))
 		must(t, <-again)
 		db.within("again", 2*time.Second, 3*time.Second)
 		for _, l := range held {
@@ -332,10 +332,10 @@ func TestDrainDoesNotSpin(t *testing.T) {
 		r := share(t, reading, job, lease.TTL(3*time.Second))
 		tx := guards.guarding(t, r)
 		db.after(3*time.Second + time.Millisecond) // its time is over by the server's clock, too
-		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+		wants(t, "TryAcquire", testdb.Err(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		db.within("TryAcquire", 3*time.Second, 3*time.Second+100*time.Millisecond)
 		before := wire.total()
-		wants(t, "Acquire", second(m.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), txlock.ErrWaitTimeout)
+		wants(t, "Acquire", testdb.Err(m.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), txlock.ErrWaitTimeout)
 		n := wire.total() - before
 		testdb.ErrorIf(t, n < 50 || n > 250, "%d statements in a second", n)
 		must(t, tx.Rollback())

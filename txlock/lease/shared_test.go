@@ -30,8 +30,8 @@ func TestPermitWithoutARow(t *testing.T) {
 		held := several(permits, func(int) *lease.Lease { return permit(t, s) })
 		waiting := semaphore(t, newManager(t, newPool(t, db, true)), key, permits)
 		got := later(func() error { return acquired(waiting.Acquire(t.Context())) })
-		time.Sleep(100 * time.Millisecond)                                                      // who has not looked yet proves less, and is granted, too
-		exec(t, db, "DELETE FROM lockstep_leases WHERE name = '"+key.String()+"' AND slot = 3") // as if released elsewhere, and cleaned
+		time.Sleep(100 * time.Millisecond)                                                              // who has not looked yet proves less, and is granted, too
+		exec(t, db.Admin(), "DELETE FROM lockstep_leases WHERE name = '"+key.String()+"' AND slot = 3") // as if released elsewhere, and cleaned
 		wants(t, "Acquire", within(t, "the grant", got), nil)
 		for _, l := range held[:permits-1] {
 			release(t, l)
@@ -61,8 +61,8 @@ func TestDowngrade(t *testing.T) {
 			testdb.ErrorIf(t, !reader.Shared() || reader.Err() != nil || reader.Owner() != writer.Owner(),
 				"the reader: shared %t, %v, owner %q, that of the writer %q", reader.Shared(), reader.Err(), reader.Owner(), writer.Owner())
 			wants(t, "Err of the writer", writer.Err(), txlock.ErrNotHeld)
-			wants(t, "Downgrade of what was released", second(writer.Downgrade(t.Context())), txlock.ErrNotHeld)
-			wants(t, "Downgrade of a reader", second(reader.Downgrade(t.Context())), txlock.ErrInvalidOption)
+			wants(t, "Downgrade of what was released", testdb.Err(writer.Downgrade(t.Context())), txlock.ErrNotHeld)
+			wants(t, "Downgrade of a reader", testdb.Err(reader.Downgrade(t.Context())), txlock.ErrInvalidOption)
 			beside := mustLease(t)(db.manager().TryAcquireShared(t.Context(), job))
 			db.after(10 * time.Second)
 			release(t, reader, beside)
@@ -82,7 +82,7 @@ func TestDowngradeGivenUp(t *testing.T) {
 		tx := wire.guarding(t, reader)
 		limited, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
-		wants(t, "Downgrade", second(writer.Downgrade(limited)), context.DeadlineExceeded)
+		wants(t, "Downgrade", testdb.Err(writer.Downgrade(limited)), context.DeadlineExceeded)
 		wantsNone(t, "the writer, the reader, and the transaction that it guards", errors.Join(writer.Err(), reader.Err(), tx.Commit()))
 		time.Sleep(time.Second) // what it was granted is released in the background
 		all := list(t, m)
@@ -154,9 +154,9 @@ func TestNoReadersOnClusters(t *testing.T) {
 			wants(t, call, err, schema.ErrMultiPrimary)
 			says(t, err, "acquire the lease exclusively instead")
 		}
-		equal(t, "rows written", number(t, db, "SELECT COUNT(*) FROM lockstep_leases"), 0)
+		equal(t, "rows written", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases"), 0)
 		l := acquire(t, m, key)
-		wants(t, "Downgrade", second(l.Downgrade(t.Context())), schema.ErrMultiPrimary)
+		wants(t, "Downgrade", testdb.Err(l.Downgrade(t.Context())), schema.ErrMultiPrimary)
 		wantsNone(t, "after Downgrade", l.Err())
 		release(t, l)
 	}
@@ -206,7 +206,7 @@ func TestSemaphoreBesideALockedRow(t *testing.T) {
 					t.Errorf("TryAcquire: %v", err)
 				default:
 					wants(t, "TryAcquire", err, txlock.ErrBusy)
-					wants(t, "Acquire", second(s.Acquire(ctx, lease.WaitAtMost(100*time.Millisecond))), txlock.ErrWaitTimeout)
+					wants(t, "Acquire", testdb.Err(s.Acquire(ctx, lease.WaitAtMost(100*time.Millisecond))), txlock.ErrWaitTimeout)
 				}
 				testdb.ErrorIf(t, ctx.Err() != nil, "it has waited for the end of its context")
 				rollback(t, tx)
@@ -266,7 +266,7 @@ func resizeBesideTraffic(t *testing.T, managers []*lease.Manager, key txlock.Key
 				if round%3 == 2 {
 					n = 1 + i
 				}
-				wantsNone(t, fmt.Sprintf("Resize to %d", n), second(s.Resize(t.Context(), n)))
+				wantsNone(t, fmt.Sprintf("Resize to %d", n), testdb.Err(s.Resize(t.Context(), n)))
 			}
 		})
 	}
@@ -280,7 +280,7 @@ func resizeBesideTraffic(t *testing.T, managers []*lease.Manager, key txlock.Key
 		l := mustLease(t)(last.TryAcquire(t.Context()))
 		held = append(held, l)
 	}
-	wants(t, "a fourth", second(last.TryAcquire(t.Context())), txlock.ErrBusy)
+	wants(t, "a fourth", testdb.Err(last.TryAcquire(t.Context())), txlock.ErrBusy)
 	release(t, held...)
 }
 
@@ -324,16 +324,16 @@ func TestDeadReadersBesideALock(t *testing.T) {
 		open := begin(t, db.Admin(), sql.LevelReadCommitted)
 		for _, other := range []txlock.Key{first, last} {
 			release(t, acquire(t, m, other))
-			must(t, second(open.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? AND slot = 0 FOR UPDATE", other.String())))
+			must(t, testdb.Err(open.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? AND slot = 0 FOR UPDATE", other.String())))
 		}
 		for _, holds := range []string{"", ";who is dead"} {
 			key := txlock.Named("key" + holds)
 			release(t, share(t, m, key)) // which marks the key as shared
 			readers(t, db, key, 1_000, holds, "1000")
-			exec(t, db, "ANALYZE TABLE lockstep_leases") // a scan would be cheap
+			exec(t, db.Admin(), "ANALYZE TABLE lockstep_leases") // a scan would be cheap
 			release(t, acquire(t, m, key))
 			waitUntil(t, "the rows are removed", func() bool {
-				return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0", key.String()) < 100
+				return number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0", key.String()) < 100
 			})
 		}
 		rollback(t, open)
@@ -349,7 +349,7 @@ func readers(t testing.TB, db *testdb.DB, key txlock.Key, n int, holds, expires 
 		for i := range min(500, n-from) {
 			values = append(values, fmt.Sprintf("('%s', %d, 'owner', '%s', 1, 1000000, %s, 0, 0)", key, 1<<40+from+i, holds, expires))
 		}
-		exec(t, db, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES "+strings.Join(values, ", "))
+		exec(t, db.Admin(), "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES "+strings.Join(values, ", "))
 	}
 }
 
@@ -359,7 +359,7 @@ func TestCleanRemovesEntryRows(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
 		m := newManager(t, newPool(t, db, true), lease.PurgeEvery(0, time.Second))
 		rows := func(key txlock.Key) int64 {
-			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String())
+			return number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String())
 		}
 		shared, permits, busy := txlock.Named("shared"), txlock.Named("permits"), txlock.Named("busy")
 		release(t, share(t, m, shared))
@@ -369,12 +369,12 @@ func TestCleanRemovesEntryRows(t *testing.T) {
 			p := permit(t, s)
 			release(t, p)
 			waitUntil(t, "the rows are removed", func() bool {
-				must(t, second(m.Purge(t.Context())))
+				must(t, testdb.Err(m.Purge(t.Context())))
 				return rows(shared)+rows(permits) == 0
 			})
 		}
 		equal(t, "rows of a key with a reader", rows(busy), 2)
-		wants(t, "a writer beside the reader", second(m.TryAcquire(t.Context(), busy)), txlock.ErrBusy)
+		wants(t, "a writer beside the reader", testdb.Err(m.TryAcquire(t.Context(), busy)), txlock.ErrBusy)
 		wantsNone(t, "the reader", reader.Renew(t.Context()))
 		release(t, reader)
 		release(t, acquire(t, m, permits)) // the key is nobody's now
@@ -399,11 +399,11 @@ func TestPurgeTakesAllRowsOfAKey(t *testing.T) {
 			all = append(all, share(t, m, txlock.Named("c")))
 		}
 		releaseMany(t, all)
-		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1")
-		rows := number(t, db, "SELECT COUNT(*) FROM lockstep_leases")
+		exec(t, db.Admin(), "UPDATE lockstep_leases SET expires_us = 1")
+		rows := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases")
 		n, err := m.Purge(t.Context())
 		wantsNone(t, "Purge", err)
-		left := number(t, db, "SELECT COUNT(*) FROM lockstep_leases")
+		left := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases")
 		testdb.ErrorIf(t, left != 0 || int64(n) != rows || rows < 62, "of %d rows %d are said to be deleted, %d are left", rows, n, left)
 	})
 }
@@ -420,10 +420,10 @@ func TestCleanLooksAgainUnderTheLock(t *testing.T) {
 		var once sync.Once
 		held := make([]*lease.Lease, len(keys))
 		tap.before("name: IdleLease ", func(string) { once.Do(func() { acquireMany(t, m, keys, held) }) })
-		must(t, second(cleaner.Purge(t.Context())))
+		must(t, testdb.Err(cleaner.Purge(t.Context())))
 		for i, l := range held {
 			testdb.FatalIf(t, l == nil, "it has not looked again: this test can't tell")
-			wants(t, "TryAcquire of a lease that is held", second(other.TryAcquire(t.Context(), keys[i])), txlock.ErrBusy)
+			wants(t, "TryAcquire of a lease that is held", testdb.Err(other.TryAcquire(t.Context(), keys[i])), txlock.ErrBusy)
 			wantsNone(t, "Renew", l.Renew(t.Context()))
 		}
 		releaseMany(t, held)

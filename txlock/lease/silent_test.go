@@ -38,7 +38,7 @@ func TestWaitSurvivesAStandstill(t *testing.T) {
 		}
 		backup, err := db.Admin().Conn(t.Context())
 		must(t, err)
-		must(t, second(backup.ExecContext(t.Context(), "FLUSH TABLES WITH READ LOCK")))
+		must(t, testdb.Err(backup.ExecContext(t.Context(), "FLUSH TABLES WITH READ LOCK")))
 		over := sync.OnceFunc(func() { wantsNone(t, "the end of the backup", backup.Close()) })
 		defer over()
 		var waiting sync.WaitGroup
@@ -58,7 +58,7 @@ func TestWaitSurvivesAStandstill(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		n := sessions(t, db)
 		testdb.ErrorIf(t, n > int64(6*len(keys)), "%d sessions of %d waits", n, len(keys))
-		must(t, second(backup.ExecContext(t.Context(), "UNLOCK TABLES")))
+		must(t, testdb.Err(backup.ExecContext(t.Context(), "UNLOCK TABLES")))
 		over()
 		waiting.Wait()
 		waitUntil(t, "nothing is held", func() bool {
@@ -421,7 +421,7 @@ func TestSilentWaitsEnd(t *testing.T) {
 				}
 				closed <- m.Close(context.Background())
 			})
-			wants(t, "Acquire", second(m.Acquire(ctx, job)), want)
+			wants(t, "Acquire", testdb.Err(m.Acquire(ctx, job)), want)
 			db.at("the end of the wait", 30*time.Minute)
 			must(t, <-closed)
 			db.within("Close", 30*time.Minute, 30*time.Minute+10*time.Second)

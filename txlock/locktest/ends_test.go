@@ -44,7 +44,7 @@ func TestFaultsOfEnds(t *testing.T) {
 		if _, err = conn.ExecContext(ctx, "START TRANSACTION"); err != nil {
 			return err
 		}
-		return second(conn.ExecContext(ctx, last))
+		return testdb.Err(conn.ExecContext(ctx, last))
 	}
 	for text, last := range map[string]string{"begin": "COMMIT", "START TRANSACTION": "ROLLBACK", "COMMIT": "COMMIT", "commit work": "COMMIT", "ROLLBACK": "ROLLBACK"} {
 		for _, way := range []func(context.Context, *locktest.Kit, string) error{byDatabaseSQL, byStatement} {
@@ -76,7 +76,7 @@ func TestFaultsBesideEnds(t *testing.T) {
 	k.FailStatement("COMMIT", locktest.Deadlock)
 	tx, _ := begin(ctx, t, k)
 	for _, query := range []string{"UPDATE commits SET n = 1", "SAVEPOINT a", "ROLLBACK TO SAVEPOINT a"} {
-		must(t, second(tx.ExecContext(ctx, query)))
+		must(t, testdb.Err(tx.ExecContext(ctx, query)))
 	}
 	err := tx.Commit()
 	testdb.ErrorIf(t, !txlock.Retryable(err), "Commit: %v", err)
@@ -123,9 +123,9 @@ func TestLeaseBehindDDL(t *testing.T) {
 	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, table string, key txlock.Key) {
 		tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
 		l := leasetest.Got(leasesOf(t, pool).AcquireTx(t.Context(), tx, key))(t)
-		must(t, second(tx.ExecContext(t.Context(), "ANALYZE TABLE "+table)))
+		must(t, testdb.Err(tx.ExecContext(t.Context(), "ANALYZE TABLE "+table)))
 		must(t, tx.Rollback())
-		wants(t, "TryAcquire", second(leasesOf(t, pool).TryAcquire(t.Context(), key)), txlock.ErrBusy)
+		wants(t, "TryAcquire", testdb.Err(leasesOf(t, pool).TryAcquire(t.Context(), key)), txlock.ErrBusy)
 		must(t, l.Release(t.Context()))
 	})
 }
@@ -136,23 +136,23 @@ func TestBusyNamesTheHolder(t *testing.T) {
 	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, _ string, key txlock.Key) {
 		ctx, m, other := t.Context(), leasesOf(t, pool), leasesOf(t, pool)
 		shared, permits := txlock.Named(key.String()+"shared"), txlock.Named(key.String()+"permits")
-		must(t, second(m.Acquire(ctx, key, lease.WithLabel("ours"))))
-		must(t, second(m.AcquireShared(ctx, shared)))
+		must(t, testdb.Err(m.Acquire(ctx, key, lease.WithLabel("ours"))))
+		must(t, testdb.Err(m.AcquireShared(ctx, shared)))
 		taken := leasetest.Got(m.Semaphore(permits, 1))(t)
-		must(t, second(taken.Acquire(ctx)))
+		must(t, testdb.Err(taken.Acquire(ctx)))
 		of := leasetest.Got(other.Semaphore(permits, 1))(t)
 		tx, _ := beginAt(ctx, t, pool, sql.LevelDefault)
 		for name, c := range map[string]struct {
 			err   error
 			names bool
 		}{
-			"TryAcquire":       {second(other.TryAcquire(ctx, key)), true},
-			"TryAcquireAll":    {second(other.TryAcquireAll(ctx, []txlock.Key{key})), true},
+			"TryAcquire":       {testdb.Err(other.TryAcquire(ctx, key)), true},
+			"TryAcquireAll":    {testdb.Err(other.TryAcquireAll(ctx, []txlock.Key{key})), true},
 			"TryDo":            {other.TryDo(ctx, key, func(context.Context, *lease.Lease) error { return nil }), true},
-			"TryAcquireShared": {second(other.TryAcquireShared(ctx, key)), true},
-			"readers":          {second(other.TryAcquire(ctx, shared)), false},
-			"a permit":         {second(of.TryAcquire(ctx)), false},
-			"AcquireTx":        {second(other.AcquireTx(ctx, tx, key)), true},
+			"TryAcquireShared": {testdb.Err(other.TryAcquireShared(ctx, key)), true},
+			"readers":          {testdb.Err(other.TryAcquire(ctx, shared)), false},
+			"a permit":         {testdb.Err(of.TryAcquire(ctx)), false},
+			"AcquireTx":        {testdb.Err(other.AcquireTx(ctx, tx, key)), true},
 		} {
 			wants(t, name, c.err, txlock.ErrBusy)
 			var held *txlock.HeldError
@@ -173,13 +173,13 @@ func TestOpenRows(t *testing.T) {
 		rows := leasetest.Got(tx.QueryContext(ctx, "SELECT n FROM "+table))(t)
 		leasetest.Equal(t, "a row", rows.Next(), true)
 		for range 2 {
-			wants(t, "Lock", second(scope.Lock(ctx, orders.Key(1))), txlock.ErrOpenRows)
+			wants(t, "Lock", testdb.Err(scope.Lock(ctx, orders.Key(1))), txlock.ErrOpenRows)
 		}
 		if guards {
-			wants(t, "a statement", second(tx.ExecContext(ctx, "DELETE FROM "+table)), mysql.ErrBusyBuffer)
+			wants(t, "a statement", testdb.Err(tx.ExecContext(ctx, "DELETE FROM "+table)), mysql.ErrBusyBuffer)
 		}
 		_ = rows.Close() // the driver may report that it is out of order
-		err := second(scope.Lock(ctx, orders.Key(1)))
+		err := testdb.Err(scope.Lock(ctx, orders.Key(1)))
 		wants(t, "Lock behind closed rows", err, txlock.ErrTxDoomed)
 		leasetest.Equal(t, "Retryable", txlock.Retryable(err), true)
 		wants(t, "COMMIT", tx.Commit(), mysql.ErrInvalidConn)
@@ -203,7 +203,7 @@ func TestLeaseInReadOnly(t *testing.T) {
 		l := leasetest.Got(m.Acquire(t.Context(), key))(t)
 		tx := leasetest.Got(pool.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true}))(t)
 		wants(t, "Guard", l.Guard(t.Context(), tx), txlock.ErrReadOnly)
-		wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, txlock.Named(key.String()+"~"))), txlock.ErrReadOnly)
+		wants(t, "AcquireTx", testdb.Err(m.AcquireTx(t.Context(), tx, txlock.Named(key.String()+"~"))), txlock.ErrReadOnly)
 		must(t, errors.Join(l.Err(), tx.Commit(), l.Release(t.Context())))
 	})
 }
@@ -214,13 +214,13 @@ func TestKilledForItsLease(t *testing.T) {
 	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, table string, key txlock.Key) {
 		for name, next := range map[string]func(tx *sql.Tx, scope *txlock.Scope) error{
 			"statement": func(tx *sql.Tx, _ *txlock.Scope) error {
-				return second(tx.ExecContext(t.Context(), "DELETE FROM "+table))
+				return testdb.Err(tx.ExecContext(t.Context(), "DELETE FROM "+table))
 			},
 			"lock": func(_ *sql.Tx, scope *txlock.Scope) error {
-				return second(scope.Lock(t.Context(), txlock.Named(table)))
+				return testdb.Err(scope.Lock(t.Context(), txlock.Named(table)))
 			},
 			"lease": func(tx *sql.Tx, _ *txlock.Scope) error {
-				return second(leasesOf(t, pool).AcquireTx(t.Context(), tx, txlock.Named(table)))
+				return testdb.Err(leasesOf(t, pool).AcquireTx(t.Context(), tx, txlock.Named(table)))
 			},
 			"ROLLBACK": func(tx *sql.Tx, _ *txlock.Scope) error { return tx.Rollback() },
 			"COMMIT":   func(tx *sql.Tx, _ *txlock.Scope) error { return tx.Commit() },
@@ -230,11 +230,11 @@ func TestKilledForItsLease(t *testing.T) {
 				key, held := txlock.Named(key.String()+name), txlock.Named(key.String()+name+"~")
 				l := leasetest.Got(leasesOf(t, pool).Acquire(t.Context(), key, lease.TTL(time.Second)))(t)
 				tx, scope := beginAt(t.Context(), t, pool, sql.LevelDefault)
-				must(t, second(scope.Lock(t.Context(), held)))
+				must(t, testdb.Err(scope.Lock(t.Context(), held)))
 				must(t, l.Guard(t.Context(), tx))
-				must(t, second(leasesOf(t, pool).Acquire(t.Context(), key, lease.GuardGrace(0), lease.WaitAtMost(20*time.Second))))
+				must(t, testdb.Err(leasesOf(t, pool).Acquire(t.Context(), key, lease.GuardGrace(0), lease.WaitAtMost(20*time.Second))))
 				after, free := beginAt(t.Context(), t, pool, sql.LevelDefault)
-				must(t, second(free.WaitAtMost(time.Second).Lock(t.Context(), held)))
+				must(t, testdb.Err(free.WaitAtMost(time.Second).Lock(t.Context(), held)))
 				must(t, after.Rollback())
 				err := next(tx, scope)
 				wants(t, name, err, mysql.ErrInvalidConn)
@@ -294,11 +294,11 @@ func TestNothingStaysOpen(t *testing.T) {
 					t.Helper()
 					err := play(t, pool, table, c.texts)
 					testdb.ErrorIf(t, (err != nil) != fails, "it ends with %v", err)
-					must(t, second(server.ExecContext(t.Context(), rawsql.Probe))) // which fails in a transaction
+					must(t, testdb.Err(server.ExecContext(t.Context(), rawsql.Probe))) // which fails in a transaction
 					var got sql.NullString
 					must(t, server.QueryRowContext(t.Context(), "SELECT GROUP_CONCAT(n ORDER BY n) FROM "+table).Scan(&got))
 					leasetest.Equal(t, "rows", got.String, c.want)
-					must(t, second(server.ExecContext(t.Context(), "DELETE FROM "+table)))
+					must(t, testdb.Err(server.ExecContext(t.Context(), "DELETE FROM "+table)))
 				}
 				k := locktest.Open(t, server)
 				if c.fault == 0 {
@@ -378,7 +378,7 @@ func TestOneConnection(t *testing.T) {
 		ctx := t.Context()
 		sends := func(on querier, kept int) {
 			t.Helper()
-			must(t, second(on.ExecContext(ctx, "SET @n = 1")))
+			must(t, testdb.Err(on.ExecContext(ctx, "SET @n = 1")))
 			inUse(t, "a statement", program, kept)
 			rows, err := on.QueryContext(ctx, "SELECT n FROM orders")
 			must(t, err)
@@ -402,9 +402,9 @@ func TestOneConnection(t *testing.T) {
 		}
 		sends(pool, 0)
 		tx := leasetest.Got(pool.BeginTx(ctx, nil))(t)
-		must(t, second(tx.ExecContext(ctx, "UPDATE orders SET n = 8")))
+		must(t, testdb.Err(tx.ExecContext(ctx, "UPDATE orders SET n = 8")))
 		before, done := program.Stats().WaitCount, make(chan error)
-		go func() { done <- second(pool.ExecContext(ctx, "DELETE FROM orders")) }()
+		go func() { done <- testdb.Err(pool.ExecContext(ctx, "DELETE FROM orders")) }()
 		for program.Stats().WaitCount == before {
 			runtime.Gosched()
 		}
@@ -413,7 +413,7 @@ func TestOneConnection(t *testing.T) {
 		inUse(t, "two who take turns", program, 0)
 
 		conn := leasetest.Got(pool.Conn(ctx))(t)
-		must(t, second(conn.ExecContext(ctx, "SET @n = 1")))
+		must(t, testdb.Err(conn.ExecContext(ctx, "SET @n = 1")))
 		closed := program.Stats().MaxIdleClosed
 		for range 2 {
 			sends(conn, 1)
@@ -442,7 +442,7 @@ func TestPreparedKeepsConnection(t *testing.T) {
 			}
 			stmt := leasetest.Got(pool.PrepareContext(ctx, "UPDATE orders SET n = 1"))(t)
 			for range 2 {
-				must(t, second(stmt.ExecContext(ctx)))
+				must(t, testdb.Err(stmt.ExecContext(ctx)))
 				inUse(t, "a prepared statement", program, 1)
 			}
 			return stmt

@@ -136,7 +136,7 @@ func TestRun(t *testing.T) {
 				must(t, err)
 				ctx = scope.CommitWith(ctx, 1)
 			}
-			return second(tx.ExecContext(ctx, "UPDATE  orders SET n = ?", 7))
+			return testdb.Err(tx.ExecContext(ctx, "UPDATE  orders SET n = ?", 7))
 		}))
 		testdb.ErrorIf(t, !k.Locked(key) || k.Locked(orders.Key(43)) || !k.Before(key, "update orders"), "%v", k.Log())
 		leasetest.Equal(t, "the log", log(k), "tx 1: BEGIN\ntx 1: lock order:42\ntx 1: UPDATE orders SET n = ?\ntx 1: COMMIT")
@@ -154,7 +154,7 @@ func TestErrorsAsTheyAre(t *testing.T) {
 	mock.ExpectExec("CREATE TABLE orders").WillReturnError(&mysql.MySQLError{Number: 1050, Message: "Table exists"})
 	mock.ExpectRollback()
 	tx, scope := begin(t.Context(), t, k)
-	must(t, second(scope.Lock(t.Context(), orders.Key(42))))
+	must(t, testdb.Err(scope.Lock(t.Context(), orders.Key(42))))
 	if _, err := tx.ExecContext(t.Context(), "INSERT INTO orders VALUES (1)"); err != error(duplicate) { //nolint:errorlint // its type is what programs look at
 		t.Errorf("%T: %v", err, err)
 	}
@@ -168,7 +168,7 @@ func TestForgotten(t *testing.T) {
 	t.Parallel()
 	k, mock, fails := onSaid(t)
 	key := orders.Key(42)
-	lock := func(s *txlock.Scope) error { return second(s.Lock(t.Context(), key)) }
+	lock := func(s *txlock.Scope) error { return testdb.Err(s.Lock(t.Context(), key)) }
 	nothing := func(*txlock.Scope) error { return nil }
 	run := func(query string, before, behind func(s *txlock.Scope) error) {
 		t.Helper()
@@ -176,7 +176,7 @@ func TestForgotten(t *testing.T) {
 		must(t, locksqlc.Run(t.Context(), k.DB(), nil, func(tx *sql.Tx) error {
 			scope := leasetest.Got(txlock.Join(t.Context(), tx))(t)
 			must(t, before(scope))
-			return errors.Join(second(tx.ExecContext(t.Context(), query)), behind(scope))
+			return errors.Join(testdb.Err(tx.ExecContext(t.Context(), query)), behind(scope))
 		}))
 	}
 	k.Before(key, "UPDATE orders")
@@ -184,15 +184,15 @@ func TestForgotten(t *testing.T) {
 	run("UPDATE orders SET n = 1", nothing, lock)
 	k.Before(key, "UPDATE orders")
 	fails.says(t, "UPDATE orders SET n = 1 ran without the lock of order:42: its transaction had locked nothing")
-	run("INSERT INTO orders", func(s *txlock.Scope) error { return second(s.LockAll(t.Context(), orders.Keys(43, 44)...)) }, nothing)
+	run("INSERT INTO orders", func(s *txlock.Scope) error { return testdb.Err(s.LockAll(t.Context(), orders.Keys(43, 44)...)) }, nothing)
 	k.Before(key, "INSERT")
 	fails.says(t, "its transaction had locked order:43, order:44")
-	run("REPLACE orders", func(s *txlock.Scope) error { return second(s.RLock(t.Context(), key)) }, nothing)
+	run("REPLACE orders", func(s *txlock.Scope) error { return testdb.Err(s.RLock(t.Context(), key)) }, nothing)
 	k.Before(key, "REPLACE")
 	fails.says(t, "its transaction had locked it shared only")
 	k.Before(txlock.Shared(key), "REPLACE")
 	expects(mock, "DELETE FROM orders")
-	must(t, second(k.DB().ExecContext(t.Context(), "DELETE FROM orders")))
+	must(t, testdb.Err(k.DB().ExecContext(t.Context(), "DELETE FROM orders")))
 	k.Before(key, "DELETE")
 	fails.says(t, "it ran outside of a transaction")
 }
@@ -208,7 +208,7 @@ func TestNotGranted(t *testing.T) {
 	}
 	all := func(keys []txlock.Key) func(s *txlock.Scope) error {
 		return func(s *txlock.Scope) error {
-			return second(s.WaitAtMost(time.Millisecond).LockAll(t.Context(), keys...))
+			return testdb.Err(s.WaitAtMost(time.Millisecond).LockAll(t.Context(), keys...))
 		}
 	}
 	for name, c := range map[string]struct {
@@ -223,11 +223,11 @@ func TestNotGranted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k, mock, fails := onSaid(t)
 			_, holder := begin(t.Context(), t, k)
-			must(t, second(holder.Lock(t.Context(), c.other)))
+			must(t, testdb.Err(holder.Lock(t.Context(), c.other)))
 			tx, scope := begin(t.Context(), t, k)
 			wants(t, name, c.lock(scope), c.want)
 			expects(mock, "BEGIN", updated, "ROLLBACK")
-			must(t, second(tx.ExecContext(t.Context(), update)))
+			must(t, testdb.Err(tx.ExecContext(t.Context(), update)))
 			testdb.ErrorIf(t, k.Before(c.key, updated) || k.Locked(c.key), "%v", log(k))
 			fails.says(t, "its transaction had locked nothing")
 			wants(t, "TryLock in another transaction", tries(t, k.DB(), c.key), txlock.ErrBusy)
@@ -256,7 +256,7 @@ func TestNoDatabase(t *testing.T) {
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	key := orders.Key(1)
-	lock := func(s *txlock.Scope) error { return second(s.Lock(t.Context(), key)) }
+	lock := func(s *txlock.Scope) error { return testdb.Err(s.Lock(t.Context(), key)) }
 	var seen strings.Builder
 	for _, c := range []struct {
 		fault locktest.Fault
@@ -266,13 +266,13 @@ func TestFaults(t *testing.T) {
 	}{
 		{locktest.Deadlock, lock, txlock.ErrDeadlock, true},
 		{locktest.Timeout, lock, txlock.ErrWaitTimeout, false},
-		{locktest.Timeout, func(s *txlock.Scope) error { return second(s.RLock(t.Context(), key)) }, txlock.ErrWaitTimeout, false},
+		{locktest.Timeout, func(s *txlock.Scope) error { return testdb.Err(s.RLock(t.Context(), key)) }, txlock.ErrWaitTimeout, false},
 		{locktest.LostConnection, lock, txlock.ErrTxDoomed, true},
 		{locktest.Stale, lock, txlock.ErrStaleSnapshot, true},
-		{locktest.Timeout, func(s *txlock.Scope) error { return second(s.TryLock(t.Context(), key)) }, txlock.ErrBusy, false},
+		{locktest.Timeout, func(s *txlock.Scope) error { return testdb.Err(s.TryLock(t.Context(), key)) }, txlock.ErrBusy, false},
 		{locktest.Timeout, func(s *txlock.Scope) error { return lock(s.WaitAtMost(time.Second)) }, txlock.ErrWaitTimeout, false},
-		{locktest.Deadlock, func(s *txlock.Scope) error { return second(s.Once(t.Context(), key)) }, txlock.ErrDeadlock, true},
-		{locktest.Deadlock, func(s *txlock.Scope) error { return second(s.LockAll(t.Context(), key, orders.Key(2))) }, txlock.ErrDeadlock, true},
+		{locktest.Deadlock, func(s *txlock.Scope) error { return testdb.Err(s.Once(t.Context(), key)) }, txlock.ErrDeadlock, true},
+		{locktest.Deadlock, func(s *txlock.Scope) error { return testdb.Err(s.LockAll(t.Context(), key, orders.Key(2))) }, txlock.ErrDeadlock, true},
 	} {
 		k := locktest.Open(t, nil)
 		tx, scope := begin(t.Context(), t, k)
@@ -293,7 +293,7 @@ func TestFaultsOfStatements(t *testing.T) {
 	t.Parallel()
 	k, mock := onMock(t)
 	run := func() error {
-		return locksqlc.Run(t.Context(), k.DB(), orders.Keys(1), func(tx *sql.Tx) error { return second(tx.ExecContext(t.Context(), update)) })
+		return locksqlc.Run(t.Context(), k.DB(), orders.Keys(1), func(tx *sql.Tx) error { return testdb.Err(tx.ExecContext(t.Context(), update)) })
 	}
 	k.FailStatement(updated, locktest.Deadlock)
 	expects(mock, "BEGIN", updated, "COMMIT") // of the second time
@@ -420,7 +420,7 @@ func TestBeforeOfFailedCommits(t *testing.T) {
 					expects(r.mock, ends)
 				}
 				tx := leasetest.Got(r.pool.BeginTx(t.Context(), nil))(t)
-				must(t, second(tx.ExecContext(t.Context(), update)))
+				must(t, testdb.Err(tx.ExecContext(t.Context(), update)))
 				return tx
 			}
 			guarded := begun("COMMIT")
@@ -470,10 +470,10 @@ func TestAwaitWaiting(t *testing.T) {
 		hashed := txlock.NewFamily[int64]("hashed", txlock.Hashed()).Key(1)
 		for _, key := range []txlock.Key{orders.Key(1), hashed} {
 			holder, of := begin(ctx, t, k)
-			must(t, second(of.Lock(ctx, key)))
+			must(t, testdb.Err(of.Lock(ctx, key)))
 			waiter, other := begin(ctx, t, k)
 			began, done := time.Now(), make(chan error)
-			go func() { done <- second(other.Lock(ctx, key)) }()
+			go func() { done <- testdb.Err(other.Lock(ctx, key)) }()
 			must(t, k.AwaitWaiting(ctx, key, 1))
 			wants(t, "Lock", <-done, txlock.ErrWaitTimeout)
 			leasetest.Equal(t, "the wait", time.Since(began).Round(time.Second), 50*time.Second)
@@ -494,7 +494,7 @@ func TestLeases(t *testing.T) {
 			expects(mock, "BEGIN", updated)
 			tx, _ := begin(ctx, t, k)
 			must(t, l.Guard(ctx, tx))
-			must(t, second(tx.ExecContext(ctx, update)))
+			must(t, testdb.Err(tx.ExecContext(ctx, update)))
 			return tx
 		}
 		tx := guarded()
@@ -557,7 +557,7 @@ func TestJobControls(t *testing.T) {
 			t.Errorf("%+v, %v, after runs at %v, %v and %v", kept, err, first, asked, third)
 		}
 		failed := errors.New("failed")
-		wants(t, "TickTx", second(jobs.TickTx(ctx, txlock.Named("failing"), time.Now(), func(context.Context, *sql.Tx, time.Time) error { return failed })), failed)
+		wants(t, "TickTx", testdb.Err(jobs.TickTx(ctx, txlock.Named("failing"), time.Now(), func(context.Context, *sql.Tx, time.Time) error { return failed })), failed)
 		all, err := jobs.List(ctx)
 		testdb.ErrorIf(t, err != nil || len(all) != 2 || all[0].Failing+all[1].Failing != 1, "%+v, %v", all, err)
 		go by(job.Every(90 * time.Minute))
@@ -567,6 +567,6 @@ func TestJobControls(t *testing.T) {
 		time.Sleep(10 * time.Hour)
 		leasetest.Equal(t, "purged of the last 100 hours", leasetest.Got(job.Purge(ctx, k.DB(), 100*time.Hour))(t), 0)
 		leasetest.Equal(t, "purged", leasetest.Got(job.Purge(ctx, k.DB(), time.Hour))(t), 2)
-		wants(t, "Status after Purge", second(jobs.Status(ctx, key)), txlock.ErrNotHeld)
+		wants(t, "Status after Purge", testdb.Err(jobs.Status(ctx, key)), txlock.ErrNotHeld)
 	})
 }

@@ -27,9 +27,6 @@ var orders = txlock.NewFamily[int64]("order")
 
 var must, wants = leasetest.Must, leasetest.Wants
 
-// second returns the error of a call.
-func second[T any](_ T, err error) error { return err }
-
 // leasesOf returns a manager, which is closed when the test ends.
 func leasesOf(t *testing.T, pool *sql.DB) *lease.Manager {
 	t.Helper()
@@ -117,9 +114,9 @@ func (t *openTx) Snapshot() error {
 	return t.QueryRow("SELECT COUNT(*) FROM " + t.table).Scan(&n)
 }
 
-func (t *openTx) Savepoint(name string) error { return second(t.Exec("SAVEPOINT " + name)) }
+func (t *openTx) Savepoint(name string) error { return testdb.Err(t.Exec("SAVEPOINT " + name)) }
 func (t *openTx) RollbackTo(name string) error {
-	return second(t.Exec("ROLLBACK TO SAVEPOINT " + name))
+	return testdb.Err(t.Exec("ROLLBACK TO SAVEPOINT " + name))
 }
 
 // keys makes the keys of a program, and the rows that are there before it. Around each there is a row that nobody locks, so

@@ -30,12 +30,12 @@ func TestPrepared(t *testing.T) {
 	ctx := t.Context()
 	tx := leasetest.Got(k.DB().BeginTx(ctx, nil))(t)
 	own := leasetest.Got(tx.PrepareContext(ctx, gen.LockNamed))(t)
-	must(t, second(own.ExecContext(ctx, []byte("order:1"), []byte("test"), 1)))
+	must(t, testdb.Err(own.ExecContext(ctx, []byte("order:1"), []byte("test"), 1)))
 	mock.ExpectBegin()
 	mock.ExpectPrepare("UPDATE orders").ExpectExec().WithArgs(7).WillReturnResult(sqlmock.NewResult(0, 1))
 	mock.ExpectCommit()
 	program := leasetest.Got(tx.PrepareContext(ctx, "UPDATE orders SET n = ?"))(t)
-	must(t, second(program.ExecContext(ctx, 7)))
+	must(t, testdb.Err(program.ExecContext(ctx, 7)))
 	must(t, tx.Commit())
 	k.Before(orders.Key(1), "UPDATE orders")
 }
@@ -70,7 +70,7 @@ func asText(t *testing.T, pool *sql.DB) (send func(queries ...string), lock func
 	send = func(queries ...string) {
 		t.Helper()
 		for _, query := range queries {
-			must(t, second(conn.ExecContext(t.Context(), query)))
+			must(t, testdb.Err(conn.ExecContext(t.Context(), query)))
 		}
 	}
 	return send, func(key txlock.Key) error {
@@ -78,7 +78,7 @@ func asText(t *testing.T, pool *sql.DB) (send func(queries ...string), lock func
 		if err != nil {
 			return err
 		}
-		return second(scope.Lock(t.Context(), key))
+		return testdb.Err(scope.Lock(t.Context(), key))
 	}
 }
 
@@ -169,13 +169,13 @@ func TestSnapshots(t *testing.T) {
 		}
 		for _, level := range []sql.IsolationLevel{sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelSerializable} {
 			tx, scope := beginAt(t.Context(), t, pool, level)
-			must(t, second(tx.ExecContext(t.Context(), "SELECT n FROM "+table)))
+			must(t, testdb.Err(tx.ExecContext(t.Context(), "SELECT n FROM "+table)))
 			holds(t, pool, key)
-			wants(t, "a lock after a read at "+level.String(), second(scope.Lock(t.Context(), key)), nil)
+			wants(t, "a lock after a read at "+level.String(), testdb.Err(scope.Lock(t.Context(), key)), nil)
 			must(t, tx.Commit())
 		}
 		tx, scope := beginAt(t.Context(), t, pool, sql.LevelSerializable)
-		must(t, second(scope.Version(t.Context(), key))) // which locks it
+		must(t, testdb.Err(scope.Version(t.Context(), key))) // which locks it
 		wants(t, "TryLock", tries(t, pool, key), txlock.ErrBusy)
 		must(t, tx.Commit())
 		must(t, tries(t, pool, key))
@@ -198,7 +198,7 @@ func tries(t *testing.T, pool *sql.DB, key txlock.Key) error {
 	t.Helper()
 	return locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
 		scope := leasetest.Got(txlock.Join(t.Context(), tx))(t)
-		return second(scope.TryLock(t.Context(), key))
+		return testdb.Err(scope.TryLock(t.Context(), key))
 	})
 }
 
@@ -229,11 +229,11 @@ func TestLockGoneByDDL(t *testing.T) {
 	k, mock, fails := onSaid(t)
 	pool := sql.OpenDB(k.Connector())
 	tx, scope := beginAt(t.Context(), t, pool, sql.LevelDefault)
-	must(t, second(scope.Lock(t.Context(), orders.Key(1))))
+	must(t, testdb.Err(scope.Lock(t.Context(), orders.Key(1))))
 	mock.ExpectBegin()
 	for _, query := range []string{"CREATE TEMPORARY TABLE draft", "ANALYZE UPDATE draft", "UPDATE orders", "CREATE TABLE archive", "DELETE FROM orders"} {
 		expects(mock, query)
-		must(t, second(tx.ExecContext(t.Context(), query)))
+		must(t, testdb.Err(tx.ExecContext(t.Context(), query)))
 	}
 	testdb.ErrorIf(t, !k.Before(orders.Key(1), "UPDATE orders") || k.Before(orders.Key(1), "DELETE FROM orders"), "%v", k.Log())
 	fails.says(t, "DELETE FROM orders ran without the lock of order:1: its transaction had locked nothing")
@@ -245,9 +245,9 @@ func TestLockGoneByDDL(t *testing.T) {
 func TestUse(t *testing.T) {
 	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, _ string, key txlock.Key) {
 		tx, scope := beginAt(t.Context(), t, pool, sql.LevelDefault)
-		must(t, second(scope.Lock(t.Context(), key)))
-		must(t, second(tx.ExecContext(t.Context(), "USE information_schema")))
-		wants(t, "Lock after USE", second(scope.Lock(t.Context(), txlock.Named(key.String()+"~"))), schema.ErrSession)
+		must(t, testdb.Err(scope.Lock(t.Context(), key)))
+		must(t, testdb.Err(tx.ExecContext(t.Context(), "USE information_schema")))
+		wants(t, "Lock after USE", testdb.Err(scope.Lock(t.Context(), txlock.Named(key.String()+"~"))), schema.ErrSession)
 		must(t, tx.Rollback())
 	})
 }
@@ -260,11 +260,11 @@ func TestStaleBeforeAWait(t *testing.T) {
 		}
 		must(t, txlock.Ensure(t.Context(), pool, key))
 		tx, scope := beginAt(t.Context(), t, pool, sql.LevelRepeatableRead)
-		must(t, second(scope.Version(t.Context(), key)))
+		must(t, testdb.Err(scope.Version(t.Context(), key)))
 		holds(t, pool, key)
 		other, reader := beginAt(t.Context(), t, pool, sql.LevelRepeatableRead)
-		must(t, second(reader.RLock(t.Context(), key)))
-		wants(t, "TryLock", second(scope.TryLock(t.Context(), key)), txlock.ErrStaleSnapshot)
+		must(t, testdb.Err(reader.RLock(t.Context(), key)))
+		wants(t, "TryLock", testdb.Err(scope.TryLock(t.Context(), key)), txlock.ErrStaleSnapshot)
 		must(t, errors.Join(tx.Rollback(), other.Rollback()))
 	})
 }
@@ -293,10 +293,10 @@ func TestStaleRow(t *testing.T) {
 			"itself": func(*sql.Tx, *txlock.Scope, txlock.Key) {},
 			"Ensure": func(_ *sql.Tx, _ *txlock.Scope, key txlock.Key) { must(t, txlock.Ensure(t.Context(), pool, key)) },
 			"RLock": func(tx *sql.Tx, scope *txlock.Scope, key txlock.Key) {
-				must(t, errors.Join(second(scope.RLock(t.Context(), key)), tx.Commit()))
+				must(t, errors.Join(testdb.Err(scope.RLock(t.Context(), key)), tx.Commit()))
 			},
 			"ROLLBACK": func(tx *sql.Tx, scope *txlock.Scope, key txlock.Key) {
-				must(t, errors.Join(second(scope.Lock(t.Context(), key)), tx.Rollback()))
+				must(t, errors.Join(testdb.Err(scope.Lock(t.Context(), key)), tx.Rollback()))
 			},
 		} {
 			key, want := txlock.Named(key.String()+name), txlock.ErrStaleSnapshot
@@ -304,11 +304,11 @@ func TestStaleRow(t *testing.T) {
 				want = nil
 			}
 			tx, scope := beginAt(t.Context(), t, pool, sql.LevelRepeatableRead)
-			must(t, second(scope.Version(t.Context(), key)))
+			must(t, testdb.Err(scope.Version(t.Context(), key)))
 			other, makers := beginAt(t.Context(), t, pool, sql.LevelRepeatableRead)
 			makes(other, makers, key)
-			wants(t, name, second(scope.Lock(t.Context(), key)), want)
-			wants(t, name+", again", second(scope.Lock(t.Context(), key)), want)
+			wants(t, name, testdb.Err(scope.Lock(t.Context(), key)), want)
+			wants(t, name+", again", testdb.Err(scope.Lock(t.Context(), key)), want)
 			_ = other.Rollback() // it has perhaps ended
 			must(t, tx.Rollback())
 		}
@@ -327,7 +327,7 @@ func TestStatementsOfTheProgram(t *testing.T) {
 		"-- name: Named :one\nSELECT name FROM lockstep_locks_of_mine WHERE name IN (?)",
 	} {
 		mock.ExpectExec(regexp.QuoteMeta(strings.Join(strings.Fields(query), " "))).WillReturnResult(sqlmock.NewResult(0, 0))
-		must(t, second(k.DB().ExecContext(t.Context(), query)))
+		must(t, testdb.Err(k.DB().ExecContext(t.Context(), query)))
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var must, wants, higher, limited = leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited
+var number, must, wants, higher, limited = testdb.Number, leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited
 
 // inner is what package lease does for lockstep's own packages.
 var inner = lease.Internal(bridge.Pass{})
@@ -103,21 +103,12 @@ func release(t testing.TB, l interface{ Release(context.Context) error }) {
 	must(t, l.Release(context.Background()))
 }
 
-// second returns the error of a call.
-func second[T any](_ T, err error) error { return err }
-
 // held counts the nodes where somebody holds the lease.
 func held(t testing.TB, nodes []*testdb.DB, key txlock.Key) (n int) {
 	t.Helper()
 	for _, db := range nodes {
-		n += int(number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND holders <> LEFT('-', 0) AND expires_us > UNIX_TIMESTAMP() * 1000000", key.String()))
+		n += int(number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND holders <> LEFT('-', 0) AND expires_us > UNIX_TIMESTAMP() * 1000000", key.String()))
 	}
-	return n
-}
-
-func number(t testing.TB, db *testdb.DB, query string, args ...any) (n int64) {
-	t.Helper()
-	must(t, db.Admin().QueryRowContext(context.Background(), query, args...).Scan(&n))
 	return n
 }
 

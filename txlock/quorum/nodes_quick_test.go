@@ -75,7 +75,7 @@ func TestContextIsItsOwners(t *testing.T) {
 		one, elsewhere := db.manager(), db.manager()
 		refused := func(what string, m *quorum.Manager, ctx context.Context, key txlock.Key) {
 			t.Helper()
-			wants(t, what, second(m.TryAcquire(ctx, key)), txlock.ErrBusy)
+			wants(t, what, testdb.Err(m.TryAcquire(ctx, key)), txlock.ErrBusy)
 		}
 		var over context.Context
 		must(t, one.Do(t.Context(), job, func(ctx context.Context, outer *quorum.Lease) error {
@@ -178,7 +178,7 @@ func TestCloseAwaitsTheNodes(t *testing.T) {
 			stores[0].Down(nil)
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error)
-			go func() { done <- second(m.Acquire(ctx, job)) }()
+			go func() { done <- testdb.Err(m.Acquire(ctx, job)) }()
 			synctest.Wait() // two nodes have granted it, of which one doesn't say so
 			cancel()
 			wants(t, "Acquire", <-done, context.Canceled)
@@ -240,8 +240,8 @@ func refused(t *testing.T, m *quorum.Manager, held []*quorum.Lease) {
 	working, cancel := held[0].Context(t.Context())
 	defer cancel()
 	for name, ctx := range map[string]context.Context{"": t.Context(), " under a lease": context.WithoutCancel(working), " by a name": lease.WithOwner(t.Context(), "me")} {
-		wants(t, "Acquire"+name, second(m.Acquire(ctx, job)), quorum.ErrClosed)
-		wants(t, "TryAcquire"+name, second(m.TryAcquire(ctx, job)), quorum.ErrClosed)
+		wants(t, "Acquire"+name, testdb.Err(m.Acquire(ctx, job)), quorum.ErrClosed)
+		wants(t, "TryAcquire"+name, testdb.Err(m.TryAcquire(ctx, job)), quorum.ErrClosed)
 		wants(t, "Do"+name, m.Do(ctx, job, func(context.Context, *quorum.Lease) error { return nil }), quorum.ErrClosed)
 	}
 	wants(t, "Install", m.Install(t.Context()), quorum.ErrClosed)
@@ -259,11 +259,11 @@ func TestNodeReleasedByForce(t *testing.T) {
 			time.Sleep(time.Second)
 			db.holds("beside the one", 2)
 		}
-		wants(t, "Node", second(l.Node(1)), txlock.ErrNotHeld, lease.ErrReplaced)
-		wants(t, "Node(3) of three", second(l.Node(3)), txlock.ErrInvalidOption)
-		must(t, errors.Join(l.Err(), second(l.Node(0))))
+		wants(t, "Node", testdb.Err(l.Node(1)), txlock.ErrNotHeld, lease.ErrReplaced)
+		wants(t, "Node(3) of three", testdb.Err(l.Node(3)), txlock.ErrInvalidOption)
+		must(t, errors.Join(l.Err(), testdb.Err(l.Node(0))))
 		release(t, l)
-		wants(t, "Node of what was released", second(l.Node(0)), txlock.ErrNotHeld)
+		wants(t, "Node of what was released", testdb.Err(l.Node(0)), txlock.ErrNotHeld)
 	})
 }
 
@@ -278,10 +278,10 @@ func TestLifetimeOfLateJoiners(t *testing.T) {
 		for i, s := range stores[:2] {
 			s.Down(nil)
 			time.Sleep(40 * time.Second) // its lease is over
-			wants(t, "Node", second(l.Node(i)), txlock.ErrNotHeld)
+			wants(t, "Node", testdb.Err(l.Node(i)), txlock.ErrNotHeld)
 			s.Up()
 			time.Sleep(10 * time.Second)
-			must(t, second(l.Node(i)))
+			must(t, testdb.Err(l.Node(i)))
 		}
 		<-l.Done()
 		db.within("over", lifetime-time.Second, lifetime)
@@ -330,9 +330,9 @@ func TestNewNodesCountLater(t *testing.T) {
 		wants(t, "Acquire on new nodes", err, txlock.ErrNoQuorum)
 		testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), "its data are new"), "%v", err)
 		must(t, m.Install(t.Context())) // too late, and no harm
-		wants(t, "Acquire after a late Install", second(m.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
+		wants(t, "Acquire after a late Install", testdb.Err(m.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
 		time.Sleep(recovery - time.Since(db.begun) - time.Millisecond)
-		wants(t, "Acquire just before they count", second(m.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
+		wants(t, "Acquire just before they count", testdb.Err(m.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
 		time.Sleep(2 * time.Millisecond)
 		l := leasetest.Got(m.TryAcquire(t.Context(), job))(t)
 		release(t, l)
@@ -342,7 +342,7 @@ func TestNewNodesCountLater(t *testing.T) {
 		db.nodes[0], db.nodes[1] = memstore.New(), memstore.New()
 		other, _ := db.process()
 		must(t, other.Install(t.Context()))
-		wants(t, "Acquire on nodes that came back empty", second(other.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
+		wants(t, "Acquire on nodes that came back empty", testdb.Err(other.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
 		release(t, l)
 		time.Sleep(recovery)
 		l = acquire(t, other, job)
@@ -371,15 +371,15 @@ func TestLimitsOfAWait(t *testing.T) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
 		l := acquire(t, a, job)
-		wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+		wants(t, "TryAcquire", testdb.Err(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		db.within("TryAcquire", 0, 0)
-		wants(t, "Acquire", second(b.Acquire(t.Context(), job, lease.WaitAtMost(2*time.Second))), txlock.ErrWaitTimeout)
+		wants(t, "Acquire", testdb.Err(b.Acquire(t.Context(), job, lease.WaitAtMost(2*time.Second))), txlock.ErrWaitTimeout)
 		db.within("the limit", 2*time.Second, 2*time.Second)
-		wants(t, "Acquire", second(b.Acquire(limited(t, time.Second), job)), context.DeadlineExceeded)
+		wants(t, "Acquire", testdb.Err(b.Acquire(limited(t, time.Second), job)), context.DeadlineExceeded)
 		db.within("the context", 3*time.Second, 3*time.Second)
 		closed := make(chan error)
 		time.AfterFunc(time.Second, func() { closed <- b.Close(t.Context()) })
-		wants(t, "Acquire", second(b.Acquire(t.Context(), job)), quorum.ErrClosed)
+		wants(t, "Acquire", testdb.Err(b.Acquire(t.Context(), job)), quorum.ErrClosed)
 		must(t, <-closed)
 		db.within("Close", 4*time.Second, 4*time.Second)
 		must(t, a.Close(t.Context()))
@@ -400,7 +400,7 @@ func TestHanging(t *testing.T) {
 		release(t, l)
 		db.within("Acquire and Release with a majority that answers", 0, 10*time.Millisecond)
 		stores[2].SetFault(hangs)
-		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
+		wants(t, "TryAcquire", testdb.Err(m.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
 		db.within("TryAcquire", limit, limit+10*time.Millisecond)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -77,7 +77,7 @@ func ran(*sql.Tx) error { return errRan }
 // firstCalls are the calls by which a program may begin.
 var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 	"Join": func(ctx context.Context, on foreign) error {
-		return on.begun(ctx, func(tx *sql.Tx) error { return cmp.Or(second(txlock.Join(ctx, tx)), errRan) })
+		return on.begun(ctx, func(tx *sql.Tx) error { return cmp.Or(testdb.Err(txlock.Join(ctx, tx)), errRan) })
 	},
 	"Join of a *sql.Conn": func(ctx context.Context, on foreign) error {
 		return on.connected(ctx, func(conn *sql.Conn) error {
@@ -85,11 +85,11 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 			if err != nil {
 				return err
 			}
-			return errors.Join(second(txlock.Join(ctx, tx, txlock.NothingRead())), tx.Rollback())
+			return errors.Join(testdb.Err(txlock.Join(ctx, tx, txlock.NothingRead())), tx.Rollback())
 		})
 	},
 	"Join of none": func(ctx context.Context, on foreign) error {
-		return on.connected(ctx, func(conn *sql.Conn) error { return second(txlock.Join(ctx, noTx{conn})) })
+		return on.connected(ctx, func(conn *sql.Conn) error { return testdb.Err(txlock.Join(ctx, noTx{conn})) })
 	},
 	"Run": func(ctx context.Context, on foreign) error {
 		return locksqlc.Run(ctx, on.DB, []txlock.Key{on.key}, ran)
@@ -100,21 +100,21 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 	"Run at READ COMMITTED": func(ctx context.Context, on foreign) error {
 		return locksqlc.Run(ctx, on.DB, []txlock.Key{on.key}, ran, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	},
-	"Once":       func(ctx context.Context, on foreign) error { return second(locksqlc.Once(ctx, on.DB, on.key, ran)) },
+	"Once":       func(ctx context.Context, on foreign) error { return testdb.Err(locksqlc.Once(ctx, on.DB, on.key, ran)) },
 	"Optimistic": func(ctx context.Context, on foreign) error { return locksqlc.Optimistic(ctx, on.DB, on.key, ran) },
 	"locksqlc.Do": func(ctx context.Context, on foreign) error {
 		return locksqlc.Do(ctx, on.DB, on.key, func(context.Context) error { return errRan })
 	},
-	"Holders": func(ctx context.Context, on foreign) error { return second(txlock.Holders(ctx, on.DB, on.key)) },
+	"Holders": func(ctx context.Context, on foreign) error { return testdb.Err(txlock.Holders(ctx, on.DB, on.key)) },
 	"Ensure":  func(ctx context.Context, on foreign) error { return txlock.Ensure(ctx, on.DB, on.key) },
-	"Acquire": func(ctx context.Context, on foreign) error { return second(on.leases.Acquire(ctx, on.key)) },
+	"Acquire": func(ctx context.Context, on foreign) error { return testdb.Err(on.leases.Acquire(ctx, on.key)) },
 	"Acquire, fair": func(ctx context.Context, on foreign) error {
-		return second(on.leases.Acquire(ctx, on.key, lease.Fair()))
+		return testdb.Err(on.leases.Acquire(ctx, on.key, lease.Fair()))
 	},
-	"TryAcquire":    func(ctx context.Context, on foreign) error { return second(on.leases.TryAcquire(ctx, on.key)) },
-	"AcquireShared": func(ctx context.Context, on foreign) error { return second(on.leases.AcquireShared(ctx, on.key)) },
+	"TryAcquire":    func(ctx context.Context, on foreign) error { return testdb.Err(on.leases.TryAcquire(ctx, on.key)) },
+	"AcquireShared": func(ctx context.Context, on foreign) error { return testdb.Err(on.leases.AcquireShared(ctx, on.key)) },
 	"AcquireTx": func(ctx context.Context, on foreign) error {
-		return on.begun(ctx, func(tx *sql.Tx) error { return second(on.leases.AcquireTx(ctx, tx, on.key)) })
+		return on.begun(ctx, func(tx *sql.Tx) error { return testdb.Err(on.leases.AcquireTx(ctx, tx, on.key)) })
 	},
 	"Semaphore": func(ctx context.Context, on foreign) error {
 		s, err := on.leases.Semaphore(on.key, 2)
@@ -124,7 +124,7 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 		return err
 	},
 	"ForceRelease": func(ctx context.Context, on foreign) error { return on.leases.ForceRelease(ctx, on.key) },
-	"Purge":        func(ctx context.Context, on foreign) error { return second(on.leases.Purge(ctx)) },
+	"Purge":        func(ctx context.Context, on foreign) error { return testdb.Err(on.leases.Purge(ctx)) },
 	"Guard": func(ctx context.Context, on foreign) error {
 		return on.begun(ctx, func(tx *sql.Tx) error { return on.held.Guard(ctx, tx) })
 	},
@@ -132,7 +132,7 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 		return on.leases.Do(ctx, on.key, func(context.Context, *lease.Lease) error { return errRan })
 	},
 	"Tick": func(ctx context.Context, on foreign) error {
-		return second(on.runner().Tick(ctx, on.key, time.Now().Add(-time.Minute), ranTick))
+		return testdb.Err(on.runner().Tick(ctx, on.key, time.Now().Add(-time.Minute), ranTick))
 	},
 	"job.Run": func(ctx context.Context, on foreign) error {
 		return on.runner().Run(ctx, on.key, jobs.Every(time.Second), ranTick)
@@ -152,7 +152,7 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 		if err != nil {
 			return err
 		}
-		return errors.Join(second(m.TryAcquire(ctx, on.key)), m.Close(ctx))
+		return errors.Join(testdb.Err(m.TryAcquire(ctx, on.key)), m.Close(ctx))
 	},
 	"Install": func(ctx context.Context, on foreign) error { return schema.Install(ctx, on.DB) },
 	"Check":   func(ctx context.Context, on foreign) error { return schema.Check(ctx, on.DB) },
@@ -297,8 +297,8 @@ func contradicted(t *testing.T, pool *sql.DB) {
 	t.Helper()
 	tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
 	defer func() { _ = tx.Rollback() }()
-	check(t, second(txlock.Join(t.Context(), tx)))
-	wants(t, "a statement that fails", second(tx.ExecContext(t.Context(), "CREATE TABLE lockstep_broken (")), schema.ErrEngine)
+	check(t, testdb.Err(txlock.Join(t.Context(), tx)))
+	wants(t, "a statement that fails", testdb.Err(tx.ExecContext(t.Context(), "CREATE TABLE lockstep_broken (")), schema.ErrEngine)
 	wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
 }
 
@@ -383,7 +383,7 @@ func TestEngineIsKnown(t *testing.T) {
 				options := sql.TxOptions{Isolation: level, ReadOnly: readOnly}
 				tx := leasetest.Got(conn.BeginTx(t.Context(), &options))(t)
 				const token = "SELECT token FROM lockstep_jobs WHERE name = ?"
-				check(t, second(session.Ask(t.Context(), tx))) // the one that is asked in transactions
+				check(t, testdb.Err(session.Ask(t.Context(), tx))) // the one that is asked in transactions
 				before := count(t, db.Admin(), token, name)
 				db.Exec(t, "UPDATE lockstep_jobs SET token = token + 1 WHERE name = '"+name+"'")
 				leasetest.Equal(t, fmt.Sprintf("%+v: what the transaction reads", options), count(t, tx, token, name), before+1)

@@ -16,10 +16,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var check, wants = leasetest.Must, leasetest.Wants
-
-// second drops a result.
-func second[T any](_ T, err error) error { return err }
+var exec, count, check, wants = testdb.Exec, testdb.Count, leasetest.Must, leasetest.Wants
 
 // poolOf opens a pool of the application's user.
 func poolOf(tb testing.TB, db *testdb.DB, guarded bool, set ...func(*mysql.Config)) *sql.DB {
@@ -65,21 +62,6 @@ func begin(tb testing.TB, on beginner, level sql.IsolationLevel) (*sql.Tx, *txlo
 func lock(tb testing.TB, scope *txlock.Scope, key txlock.Key) txlock.Grant {
 	tb.Helper()
 	return leasetest.Got(scope.Lock(tb.Context(), key))(tb)
-}
-
-func exec(tb testing.TB, on interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}, query string, args ...any) {
-	tb.Helper()
-	_, err := on.ExecContext(tb.Context(), query, args...)
-	testdb.FatalIf(tb, err != nil, "%s: %v", query, err)
-}
-
-func count(tb testing.TB, on testdb.Queryer, query string, args ...any) (n int) {
-	tb.Helper()
-	err := on.QueryRowContext(tb.Context(), query, args...).Scan(&n)
-	testdb.FatalIf(tb, err != nil, "%s: %v", query, err)
-	return n
 }
 
 // locked locks a key in a transaction that it was tried to join.

@@ -114,23 +114,27 @@ var ways = []struct {
 	name  string
 	raise func(ctx context.Context, c counter) error
 }{
-	{"`Lock`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) })},
+	{"`Lock`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return testdb.Err(s.Lock(ctx, key)) })},
 	{"`Lock` of a hashed key", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		return second(s.Lock(ctx, txlock.NewFamily[string]("matrix", txlock.Hashed(), txlock.Exact()).Key(key.String())))
+		return testdb.Err(s.Lock(ctx, txlock.NewFamily[string]("matrix", txlock.Hashed(), txlock.Exact()).Key(key.String())))
 	})},
-	{"`TryLock`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryLock(ctx, key)) })},
-	{"`LockAny`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.LockAny(ctx, key)) })},
+	{"`TryLock`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+		return testdb.Err(s.TryLock(ctx, key))
+	})},
+	{"`LockAny`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+		return testdb.Err(s.LockAny(ctx, key))
+	})},
 	{"`WaitAtMost`, `Lock`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		return second(s.WaitAtMost(aWhile).Lock(ctx, key))
+		return testdb.Err(s.WaitAtMost(aWhile).Lock(ctx, key))
 	})},
 	{"`LockAll`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		return second(s.LockAll(ctx, key, beside(key)))
+		return testdb.Err(s.LockAll(ctx, key, beside(key)))
 	})},
 	{"`WaitAtMost`, `LockAll`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		return second(s.WaitAtMost(aWhile).LockAll(ctx, key, beside(key)))
+		return testdb.Err(s.WaitAtMost(aWhile).LockAll(ctx, key, beside(key)))
 	})},
 	{"`LockAll` with a shared key", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		return second(s.LockAll(ctx, key, txlock.Shared(beside(key))))
+		return testdb.Err(s.LockAll(ctx, key, txlock.Shared(beside(key))))
 	})},
 	{"`Version`, `CompareAndBump`", joined(func(ctx context.Context, c counter, tx *sql.Tx, s *txlock.Scope) error {
 		version, err := s.Version(ctx, c.key)

@@ -71,7 +71,7 @@ func TestLockAllInAnyOrder(t *testing.T) {
 				for i := range keys[:random.IntN(7)] {
 					keys[i] = txlock.Shared(keys[i])
 				}
-				err = inTx(ctx, pool, (*sql.Tx).Commit, func(scope *txlock.Scope) error { return second(scope.LockAll(ctx, keys[:6]...)) })
+				err = inTx(ctx, pool, (*sql.Tx).Commit, func(scope *txlock.Scope) error { return testdb.Err(scope.LockAll(ctx, keys[:6]...)) })
 			}
 			return err
 		})
@@ -97,7 +97,7 @@ func TestFreshKeysHardlyCollide(t *testing.T) {
 				return s.LockAny(ctx, key)
 			}),
 			"LockAll": func(ctx context.Context, s *txlock.Scope, keys []txlock.Key) error {
-				return second(s.LockAll(ctx, keys...))
+				return testdb.Err(s.LockAll(ctx, keys...))
 			},
 		} {
 			t.Run(fmt.Sprintf("%s/%s", engine, verb), func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestGapOfARollback(t *testing.T) {
 				lock(t, first, family.Key(5))
 				conn, id := connection(t, pool)
 				waiter, after := begin(t, conn, sql.LevelDefault)
-				granted := db.Waiting(t, id, func() error { return second(after.Lock(t.Context(), family.Key(5))) })
+				granted := db.Waiting(t, id, func() error { return testdb.Err(after.Lock(t.Context(), family.Key(5))) })
 				check(t, errors.Join(holder.Rollback(), <-granted))
 				taken := txlock.ErrBusy
 				if begins && (engine == testdb.MariaDB || !testdb.WithoutProcedures()) {
@@ -207,7 +207,7 @@ func TestGapOfARollback(t *testing.T) {
 				tries := func(id int, want error) {
 					t.Helper()
 					_, stranger := begin(t, pool, sql.LevelRepeatableRead)
-					wants(t, fmt.Sprint("a try of key ", id), second(stranger.TryLock(t.Context(), family.Key(id))), want)
+					wants(t, fmt.Sprint("a try of key ", id), testdb.Err(stranger.TryLock(t.Context(), family.Key(id))), want)
 				}
 				for id, want := range map[int]error{1: nil, 4: taken, 6: taken, 9: nil} {
 					tries(id, want)
@@ -223,8 +223,8 @@ func TestGapOfARollback(t *testing.T) {
 func TestManyFirstLocks(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		for name, lock := range map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
-			"Lock":           func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) },
-			"RLock":          func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.RLock(ctx, key)) },
+			"Lock":           func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return testdb.Err(s.Lock(ctx, key)) },
+			"RLock":          func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return testdb.Err(s.RLock(ctx, key)) },
 			"CompareAndBump": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return s.CompareAndBump(ctx, key, 0) },
 		} {
 			t.Run(string(engine)+"/"+name, func(t *testing.T) {

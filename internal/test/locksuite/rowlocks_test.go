@@ -63,7 +63,7 @@ func (r *trial) owns(l testdb.Lock) bool {
 // exec sends a statement of a stranger's.
 func (r *trial) exec(query string, args ...any) {
 	r.Helper()
-	check(r, second(r.db.Admin().ExecContext(context.WithoutCancel(r.Context()), query, args...)))
+	check(r, testdb.Err(r.db.Admin().ExecContext(context.WithoutCancel(r.Context()), query, args...)))
 }
 
 // neighbours makes the rows of others, beside those of the verb's keys.
@@ -362,28 +362,32 @@ func compare(ctx context.Context, r *trial, key txlock.Key) error {
 
 // verbs are all that send statements in a caller's transaction.
 var verbs = slices.Concat(
-	ofScope("Lock", func(r *trial, ctx context.Context) error { return second(r.scope.Lock(ctx, r.key())) }),
-	ofScope("TryLock", func(r *trial, ctx context.Context) error { return second(r.scope.TryLock(ctx, r.key())) }),
-	ofScope("RLock", func(r *trial, ctx context.Context) error { return second(r.scope.RLock(ctx, r.key())) }),
-	ofScope("TryRLock", func(r *trial, ctx context.Context) error { return second(r.scope.TryRLock(ctx, r.key())) }),
+	ofScope("Lock", func(r *trial, ctx context.Context) error { return testdb.Err(r.scope.Lock(ctx, r.key())) }),
+	ofScope("TryLock", func(r *trial, ctx context.Context) error { return testdb.Err(r.scope.TryLock(ctx, r.key())) }),
+	ofScope("RLock", func(r *trial, ctx context.Context) error { return testdb.Err(r.scope.RLock(ctx, r.key())) }),
+	ofScope("TryRLock", func(r *trial, ctx context.Context) error { return testdb.Err(r.scope.TryRLock(ctx, r.key())) }),
 	ofScope("WaitAtMost, Lock", func(r *trial, ctx context.Context) error {
-		return second(r.scope.WaitAtMost(time.Minute).Lock(ctx, r.key()))
+		return testdb.Err(r.scope.WaitAtMost(time.Minute).Lock(ctx, r.key()))
 	}),
 	ofScope("WaitAtMost, RLock", func(r *trial, ctx context.Context) error {
-		return second(r.scope.WaitAtMost(time.Minute).RLock(ctx, r.key()))
+		return testdb.Err(r.scope.WaitAtMost(time.Minute).RLock(ctx, r.key()))
 	}),
-	ofScope("LockAll", func(r *trial, ctx context.Context) error { return second(r.scope.LockAll(ctx, r.second(), r.key())) }),
-	ofScope("RLockAll", func(r *trial, ctx context.Context) error { return second(r.scope.RLockAll(ctx, r.second(), r.key())) }),
+	ofScope("LockAll", func(r *trial, ctx context.Context) error {
+		return testdb.Err(r.scope.LockAll(ctx, r.second(), r.key()))
+	}),
+	ofScope("RLockAll", func(r *trial, ctx context.Context) error {
+		return testdb.Err(r.scope.RLockAll(ctx, r.second(), r.key()))
+	}),
 	ofScope("CompareAndBump", func(r *trial, ctx context.Context) error { return r.scope.CompareAndBump(ctx, r.key(), 0) }),
-	ofScope("Version", func(r *trial, ctx context.Context) error { return second(r.scope.Version(ctx, r.key())) }),
-	ofHashed("Lock", func(r *trial, ctx context.Context) error { return second(r.scope.Lock(ctx, r.hashed())) }),
-	ofHashed("TryLock", func(r *trial, ctx context.Context) error { return second(r.scope.TryLock(ctx, r.hashed())) }),
-	ofHashed("RLock", func(r *trial, ctx context.Context) error { return second(r.scope.RLock(ctx, r.hashed())) }),
+	ofScope("Version", func(r *trial, ctx context.Context) error { return testdb.Err(r.scope.Version(ctx, r.key())) }),
+	ofHashed("Lock", func(r *trial, ctx context.Context) error { return testdb.Err(r.scope.Lock(ctx, r.hashed())) }),
+	ofHashed("TryLock", func(r *trial, ctx context.Context) error { return testdb.Err(r.scope.TryLock(ctx, r.hashed())) }),
+	ofHashed("RLock", func(r *trial, ctx context.Context) error { return testdb.Err(r.scope.RLock(ctx, r.hashed())) }),
 	ofHashed("LockAll", func(r *trial, ctx context.Context) error {
-		return second(r.scope.LockAll(ctx, r.hashed(), hashed.Key("kk")))
+		return testdb.Err(r.scope.LockAll(ctx, r.hashed(), hashed.Key("kk")))
 	}),
 	ofHashed("CompareAndBump", func(r *trial, ctx context.Context) error { return compare(ctx, r, r.hashed()) }),
-	ofHashed("Version", func(r *trial, ctx context.Context) error { return second(r.scope.Version(ctx, r.hashed())) }),
+	ofHashed("Version", func(r *trial, ctx context.Context) error { return testdb.Err(r.scope.Version(ctx, r.hashed())) }),
 	onceVerbs, leaseVerbs,
 	[]verb{{name: "job.TickTx", key: "existing", run: (*trial).tick, commits: "JobDone"}},
 )
@@ -396,7 +400,7 @@ var onceVerbs = []verb{
 		return errors.Join(r.onceValue(), r.onceValue())
 	}},
 	{name: "Once, to its COMMIT", key: "new, kept for a microsecond", commits: "ProlongOnce", run: func(r *trial) error {
-		return second(locksqlc.Once(r.Context(), r.pool, r.key(), func(*sql.Tx) error { return nil }, txlock.Keep(time.Microsecond)))
+		return testdb.Err(locksqlc.Once(r.Context(), r.pool, r.key(), func(*sql.Tx) error { return nil }, txlock.Keep(time.Microsecond)))
 	}},
 }
 
@@ -411,7 +415,7 @@ func onceOf(key string, keepUs int) verb {
 			r.exec("INSERT INTO lockstep_once (name, fingerprint, result, done_us, keep_us) VALUES (?, '-', '-', UNIX_TIMESTAMP() * 1000000 - 1000000, ?)", r.key().String(), keepUs)
 		}
 		r.begin()
-		return second(r.scope.Once(r.Context(), r.key()))
+		return testdb.Err(r.scope.Once(r.Context(), r.key()))
 	}}
 }
 
@@ -425,7 +429,7 @@ var leaseVerbs = slices.Concat(
 		m, ctx := r.manager(), lease.WithOwner(r.Context(), r.base)
 		r.begin()
 		_, err := m.AcquireTx(ctx, r.tx, r.key())
-		return errors.Join(err, second(m.AcquireTx(ctx, r.tx, r.key())))
+		return errors.Join(err, testdb.Err(m.AcquireTx(ctx, r.tx, r.key())))
 	}}},
 	acquireTx("free, no connection left", func(r *trial) {
 		r.pool.SetMaxOpenConns(1)
@@ -448,7 +452,7 @@ func acquireTx(key string, prepare func(r *trial)) []verb {
 	return twice(verb{name: "AcquireTx", key: key}, func(r *trial) {
 		prepare(r)
 		r.leases = r.manager()
-	}, func(r *trial, ctx context.Context) error { return second(r.leases.AcquireTx(ctx, r.tx, r.key())) })
+	}, func(r *trial, ctx context.Context) error { return testdb.Err(r.leases.AcquireTx(ctx, r.tx, r.key())) })
 }
 
 var updatePage = flag.Bool("update", false, "write what TestRowLocks finds into its page")

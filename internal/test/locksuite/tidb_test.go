@@ -35,14 +35,14 @@ func TestTiDBRefusesVerbs(t *testing.T) {
 	ctx, pool, key := t.Context(), onTiDB(t, nil), unused()
 	ran := func(context.Context) error { return errRan }
 	for name, call := range map[string]func(s *txlock.Scope) error{
-		"RLock":               func(s *txlock.Scope) error { return second(s.RLock(ctx, key)) },
-		"TryRLock":            func(s *txlock.Scope) error { return second(s.TryRLock(ctx, key)) },
-		"WaitAtMost, RLock":   func(s *txlock.Scope) error { return second(s.WaitAtMost(aWhile).RLock(ctx, key)) },
-		"RLockAll":            func(s *txlock.Scope) error { return second(s.RLockAll(ctx, key, beside(key))) },
-		"LockAll, one shared": func(s *txlock.Scope) error { return second(s.LockAll(ctx, key, txlock.Shared(beside(key)))) },
+		"RLock":               func(s *txlock.Scope) error { return testdb.Err(s.RLock(ctx, key)) },
+		"TryRLock":            func(s *txlock.Scope) error { return testdb.Err(s.TryRLock(ctx, key)) },
+		"WaitAtMost, RLock":   func(s *txlock.Scope) error { return testdb.Err(s.WaitAtMost(aWhile).RLock(ctx, key)) },
+		"RLockAll":            func(s *txlock.Scope) error { return testdb.Err(s.RLockAll(ctx, key, beside(key))) },
+		"LockAll, one shared": func(s *txlock.Scope) error { return testdb.Err(s.LockAll(ctx, key, txlock.Shared(beside(key)))) },
 		"Do":                  func(*txlock.Scope) error { return locksqlc.Do(ctx, pool, key, ran) },
 		"TryDo":               func(*txlock.Scope) error { return locksqlc.TryDo(ctx, pool, key, ran) },
-		"Holders":             func(*txlock.Scope) error { return second(txlock.Holders(ctx, pool, key)) },
+		"Holders":             func(*txlock.Scope) error { return testdb.Err(txlock.Holders(ctx, pool, key)) },
 		"Ensure":              func(*txlock.Scope) error { return txlock.Ensure(ctx, pool, key) },
 	} {
 		_, s := begin(t, pool, sql.LevelDefault)
@@ -120,14 +120,14 @@ func TestTiDBLocks(t *testing.T) {
 				tx, s := begin(t, pool, level)
 				first := lock(t, s, key)
 				_, other := begin(t, pool, level)
-				wants(t, "TryLock", second(other.TryLock(t.Context(), key)), txlock.ErrBusy)
-				wants(t, "LockAll", second(other.WaitAtMost(aWhile).LockAll(t.Context(), key, beside(key))), txlock.ErrWaitTimeout)
-				wants(t, "Lock", second(other.WaitAtMost(aWhile).Lock(t.Context(), key)), txlock.ErrWaitTimeout)
+				wants(t, "TryLock", testdb.Err(other.TryLock(t.Context(), key)), txlock.ErrBusy)
+				wants(t, "LockAll", testdb.Err(other.WaitAtMost(aWhile).LockAll(t.Context(), key, beside(key))), txlock.ErrWaitTimeout)
+				wants(t, "Lock", testdb.Err(other.WaitAtMost(aWhile).Lock(t.Context(), key)), txlock.ErrWaitTimeout)
 				wants(t, "after the refusals", other.Verify(t.Context()), nil)
 				leasetest.Equal(t, "the token of the key again", lock(t, s, key).Token(), first.Token())
 				check(t, tx.Commit())
 				if level == sql.LevelDefault { // its transaction has begun before
-					wants(t, "with an older snapshot", second(other.Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
+					wants(t, "with an older snapshot", testdb.Err(other.Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
 				} else if got := lock(t, other, key); got.Token() <= first.Token() {
 					t.Errorf("%+v after %+v", got, first)
 				}
@@ -211,7 +211,7 @@ func TestTiDBDoomed(t *testing.T) {
 		if _, errs[i] = scopes[i].Lock(ctx, keys[1-i]); errs[i] == nil {
 			return txs[i].Commit()
 		}
-		wants(t, "after the deadlock", second(txs[i].ExecContext(ctx, "SELECT 1")), txlock.ErrTxDoomed)
+		wants(t, "after the deadlock", testdb.Err(txs[i].ExecContext(ctx, "SELECT 1")), txlock.ErrTxDoomed)
 		wants(t, "Commit", txs[i].Commit(), txlock.ErrTxDoomed)
 		return nil
 	})
@@ -228,7 +228,7 @@ func TestTiDBEnded(t *testing.T) {
 		for one := range strings.SplitSeq(statement, "; ") {
 			_, _ = tx.ExecContext(t.Context(), one) // the guard may return what it has found
 		}
-		wants(t, statement+": Lock", second(s.Lock(t.Context(), unused())), txlock.ErrTxDoomed)
+		wants(t, statement+": Lock", testdb.Err(s.Lock(t.Context(), unused())), txlock.ErrTxDoomed)
 		wants(t, statement+": Commit", tx.Commit(), txlock.ErrTxDoomed)
 	}
 }
@@ -305,7 +305,7 @@ func read(t *testing.T, db interface {
 }
 
 func write(t *testing.T, tx *sql.Tx, n int) error {
-	return second(tx.ExecContext(t.Context(), "UPDATE counter SET n = ? WHERE id = 1", n))
+	return testdb.Err(tx.ExecContext(t.Context(), "UPDATE counter SET n = ? WHERE id = 1", n))
 }
 
 // rereads reports whether a transaction reads what another has committed since its first read.
@@ -383,13 +383,15 @@ func TestTiDBReadBeforeLock(t *testing.T) {
 	t.Parallel()
 	first, other := txlock.Named("first"), txlock.Named("other")
 	for name, lock := range map[string]func(s *txlock.Scope, tx *sql.Tx) error{
-		"Lock":       func(s *txlock.Scope, _ *sql.Tx) error { return second(s.Lock(t.Context(), other)) },
-		"TryLock":    func(s *txlock.Scope, _ *sql.Tx) error { return second(s.TryLock(t.Context(), other)) },
-		"LockAny":    func(s *txlock.Scope, _ *sql.Tx) error { return second(s.LockAny(t.Context(), other)) },
-		"LockAll":    func(s *txlock.Scope, _ *sql.Tx) error { return second(s.LockAll(t.Context(), first, other)) },
-		"WaitAtMost": func(s *txlock.Scope, _ *sql.Tx) error { return second(s.WaitAtMost(aWhile).Lock(t.Context(), other)) },
+		"Lock":    func(s *txlock.Scope, _ *sql.Tx) error { return testdb.Err(s.Lock(t.Context(), other)) },
+		"TryLock": func(s *txlock.Scope, _ *sql.Tx) error { return testdb.Err(s.TryLock(t.Context(), other)) },
+		"LockAny": func(s *txlock.Scope, _ *sql.Tx) error { return testdb.Err(s.LockAny(t.Context(), other)) },
+		"LockAll": func(s *txlock.Scope, _ *sql.Tx) error { return testdb.Err(s.LockAll(t.Context(), first, other)) },
+		"WaitAtMost": func(s *txlock.Scope, _ *sql.Tx) error {
+			return testdb.Err(s.WaitAtMost(aWhile).Lock(t.Context(), other))
+		},
 		"LockWith": func(s *txlock.Scope, tx *sql.Tx) error {
-			return second(tx.ExecContext(s.LockWith(t.Context(), other), "DO 1"))
+			return testdb.Err(tx.ExecContext(s.LockWith(t.Context(), other), "DO 1"))
 		},
 	} {
 		pool := freshTiDB(t, "")
@@ -554,9 +556,9 @@ func TestTiDBVersionBeforeLock(t *testing.T) {
 	increment := incrementing(t, pool, key)
 	increment()
 	for name, lock := range map[string]func(s *txlock.Scope, version uint64) error{
-		"Lock":           func(s *txlock.Scope, _ uint64) error { return second(s.Lock(t.Context(), key)) },
-		"TryLock":        func(s *txlock.Scope, _ uint64) error { return second(s.TryLock(t.Context(), key)) },
-		"LockAll":        func(s *txlock.Scope, _ uint64) error { return second(s.LockAll(t.Context(), key)) },
+		"Lock":           func(s *txlock.Scope, _ uint64) error { return testdb.Err(s.Lock(t.Context(), key)) },
+		"TryLock":        func(s *txlock.Scope, _ uint64) error { return testdb.Err(s.TryLock(t.Context(), key)) },
+		"LockAll":        func(s *txlock.Scope, _ uint64) error { return testdb.Err(s.LockAll(t.Context(), key)) },
 		"CompareAndBump": func(s *txlock.Scope, version uint64) error { return s.CompareAndBump(t.Context(), key, version) },
 	} {
 		changes := 0 // of the version, in so many runs
@@ -585,9 +587,9 @@ func TestTiDBLooks(t *testing.T) {
 	t.Parallel()
 	pool, held := freshTiDB(t, ""), []txlock.Key{txlock.Named("held 1"), txlock.Named("held 2")}
 	tx, s := begin(t, pool, sql.LevelDefault)
-	check(t, second(s.LockAll(t.Context(), held...)))
+	check(t, testdb.Err(s.LockAll(t.Context(), held...)))
 	tries(t, "LockAny", pool, func(_ int, s *txlock.Scope, _ *sql.Tx) error {
-		return second(s.LockAny(t.Context(), held[0], held[1], txlock.Named("free")))
+		return testdb.Err(s.LockAny(t.Context(), held[0], held[1], txlock.Named("free")))
 	}, nil)
 	check(t, tx.Rollback())
 }

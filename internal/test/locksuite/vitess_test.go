@@ -85,8 +85,8 @@ func TestVitessStatements(t *testing.T) {
 		"EXECUTE s",
 	} {
 		wants(t, text, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
-			wants(t, text, second(tx.ExecContext(t.Context(), text)), schema.ErrEngine)
-			wants(t, "after "+text, second(tx.ExecContext(t.Context(), "UPDATE "+table+" SET n = n + 1 WHERE id = 1")), nil)
+			wants(t, text, testdb.Err(tx.ExecContext(t.Context(), text)), schema.ErrEngine)
+			wants(t, "after "+text, testdb.Err(tx.ExecContext(t.Context(), "UPDATE "+table+" SET n = n + 1 WHERE id = 1")), nil)
 			return undo
 		}), undo)
 		wants(t, text+", prepared", locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
@@ -115,7 +115,7 @@ func TestVitessShards(t *testing.T) {
 		if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)"); err != nil {
 			return err
 		}
-		leasetest.Fails(t, "the write on another shard", second(tx.ExecContext(t.Context(), fmt.Sprintf("INSERT INTO `%s`.there VALUES (1)", elsewhere.Name()))))
+		leasetest.Fails(t, "the write on another shard", testdb.Err(tx.ExecContext(t.Context(), fmt.Sprintf("INSERT INTO `%s`.there VALUES (1)", elsewhere.Name()))))
 		return nil // as who ignores it
 	})
 	wants(t, "Run", err, txlock.ErrTxDoomed, schema.ErrEngine)
@@ -230,7 +230,7 @@ func TestVitessEnded(t *testing.T) {
 			}
 		},
 		"--queryserver-config-query-timeout=15s": func(ctx context.Context, tx *sql.Tx) error {
-			return second(tx.ExecContext(ctx, "UPDATE ended SET n = SLEEP(100) WHERE id = 0"))
+			return testdb.Err(tx.ExecContext(ctx, "UPDATE ended SET n = SLEEP(100) WHERE id = 0"))
 		},
 	} {
 		t.Run(arg, func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestVitessEnded(t *testing.T) {
 			leasetest.Fails(t, "what ends the transaction", long(t.Context(), tx))
 			_, held := s.Held(key)
 			testdb.ErrorIf(t, held, "the lock is held, they say")
-			wants(t, "a statement afterwards", second(tx.ExecContext(t.Context(), "INSERT INTO ended VALUES (1, 0)")), txlock.ErrTxDoomed)
+			wants(t, "a statement afterwards", testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO ended VALUES (1, 0)")), txlock.ErrTxDoomed)
 			wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
 			leasetest.Equal(t, "rows", count(t, pool, "SELECT COUNT(*) FROM ended"), 1)
 			wants(t, "the next transaction", locksqlc.Run(t.Context(), pool, []txlock.Key{key}, nothing), nil)
@@ -264,7 +264,7 @@ func TestVitessIdle(t *testing.T) {
 		if _, err := tx.ExecContext(t.Context(), "INSERT INTO idle VALUES (1)"); err != nil || calls > 1 {
 			return err
 		}
-		return second(db.Admin().ExecContext(t.Context(), "DELETE FROM idle WHERE id = 1")) // waits for the end of that transaction
+		return testdb.Err(db.Admin().ExecContext(t.Context(), "DELETE FROM idle WHERE id = 1")) // waits for the end of that transaction
 	}))
 	leasetest.Equal(t, "calls", calls, 2)
 	leasetest.Equal(t, "rows", count(t, pool, "SELECT COUNT(*) FROM idle"), 1)
