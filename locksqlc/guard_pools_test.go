@@ -88,7 +88,7 @@ func sides(t *testing.T, f func(t *testing.T, guarded bool)) {
 }
 
 // check ends the test if there is an error, and isError fails it unless the error is the wanted one, nil for none.
-var exec, count, check, isError = testdb.Exec, testdb.Count, leasetest.Must, leasetest.Wants
+var exec, count, check, isError, begin, takeConn = testdb.Exec, testdb.Count, leasetest.Must, leasetest.Wants, testdb.Begin, testdb.Taken
 
 // says fails the test unless the error is the wanted one, nil for any, and has this text.
 func says(tb testing.TB, what string, err, want error, text string) {
@@ -136,28 +136,6 @@ func sendBy(ctx context.Context, on prepares, by, query string, args ...any) err
 	return testdb.Err(on.ExecContext(ctx, query, args...))
 }
 
-// beginner is a pool or a connection.
-type beginner interface {
-	BeginTx(ctx context.Context, options *sql.TxOptions) (*sql.Tx, error)
-}
-
-// begin begins a transaction. It is rolled back at the end of the test at the latest.
-func begin(tb testing.TB, on beginner, options ...*sql.TxOptions) *sql.Tx {
-	tb.Helper()
-	tx, err := on.BeginTx(context.WithoutCancel(tb.Context()), append(options, nil)[0]) // so that the end of the test's context doesn't roll it back
-	check(tb, err)
-	tb.Cleanup(func() { _ = tx.Rollback() })
-	return tx
-}
-
-// takeConn takes a connection from the pool. It is returned at the end of the test at the latest.
-func takeConn(tb testing.TB, db *sql.DB) *sql.Conn {
-	tb.Helper()
-	conn := leasetest.Got(db.Conn(tb.Context()))(tb)
-	tb.Cleanup(func() { _ = conn.Close() })
-	return conn
-}
-
 // cancelled is the error of a call whose context ends while its session waits for a lock.
 func cancelled(t *testing.T, db *testdb.DB, session int64, call func(ctx context.Context) error) error {
 	t.Helper()
@@ -184,14 +162,14 @@ func lock(tb testing.TB, scope *txlock.Scope, key txlock.Key) txlock.Grant {
 }
 
 // joined begins a transaction and joins it.
-func joined(tb testing.TB, on beginner, options ...*sql.TxOptions) (*sql.Tx, *txlock.Scope) {
+func joined(tb testing.TB, on testdb.Beginner, options ...*sql.TxOptions) (*sql.Tx, *txlock.Scope) {
 	tb.Helper()
 	tx := begin(tb, on, options...)
 	return tx, join(tb, tx)
 }
 
 // holding is a transaction that holds a key.
-func holding(tb testing.TB, on beginner, key txlock.Key) *sql.Tx {
+func holding(tb testing.TB, on testdb.Beginner, key txlock.Key) *sql.Tx {
 	tb.Helper()
 	tx, scope := joined(tb, on)
 	lock(tb, scope, key)

@@ -83,13 +83,8 @@ func inTx(t *testing.T, pool *sql.DB, options ...txlock.JoinOption) *session {
 // begin begins a transaction that is rolled back at the end at the latest.
 func begin(t *testing.T, pool *sql.DB, options *sql.TxOptions) *session {
 	t.Helper()
-	tx, err := pool.BeginTx(context.WithoutCancel(t.Context()), options) // not rolled back behind the test
-	noError(t, err)
-	t.Cleanup(func() { _ = tx.Rollback() })
-	s := &session{tx: tx, id: testdb.ConnID(t, tx)}
-	s.Scope, err = txlock.Join(t.Context(), tx, txlock.NothingRead())
-	noError(t, err)
-	return s
+	tx := testdb.Begin(t, pool, options)
+	return &session{Scope: leasetest.Got(txlock.Join(t.Context(), tx, txlock.NothingRead()))(t), tx: tx, id: testdb.ConnID(t, tx)}
 }
 
 func (s *session) lock(t *testing.T, key txlock.Key) txlock.Grant {

@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"context"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -89,22 +88,7 @@ func joined(t *testing.T, tx Execer) (*TxState, *locks) {
 	return txState, kept
 }
 
-// connect takes a connection until the end of the test.
-func connect(t *testing.T, pool *sql.DB) *sql.Conn {
-	t.Helper()
-	c, err := pool.Conn(t.Context())
-	check(t, err)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
-func begin(t *testing.T, pool *sql.DB) *sql.Tx {
-	t.Helper()
-	tx, err := pool.BeginTx(context.WithoutCancel(t.Context()), nil)
-	check(t, err)
-	t.Cleanup(func() { _ = tx.Rollback() })
-	return tx
-}
+var begin, connect = testdb.Begin, testdb.Taken
 
 // begun begins a transaction that the server knows of.
 func begun(t *testing.T, pool *sql.DB) *sql.Tx {

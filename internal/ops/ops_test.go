@@ -187,8 +187,7 @@ func begin(t *testing.T, pool *sql.DB) *txlock.Scope {
 // beginTx begins a transaction, which is rolled back at the end of the test.
 func beginTx(t *testing.T, pool *sql.DB) (*sql.Tx, *txlock.Scope) {
 	t.Helper()
-	tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
-	t.Cleanup(func() { _ = tx.Rollback() })
+	tx := testdb.Begin(t, pool)
 	return tx, leasetest.Got(txlock.Join(t.Context(), tx))(t)
 }
 

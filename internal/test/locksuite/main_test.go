@@ -1,7 +1,6 @@
 package locksuite_test
 
 import (
-	"context"
 	"crypto/rand"
 	"database/sql"
 	"testing"
@@ -40,23 +39,15 @@ func guarded(tb testing.TB, db *testdb.DB) *sql.DB {
 // connection takes one from the pool, and returns its number, too.
 func connection(tb testing.TB, pool *sql.DB) (conn *sql.Conn, id int64) {
 	tb.Helper()
-	conn = leasetest.Got(pool.Conn(tb.Context()))(tb)
-	tb.Cleanup(func() { _ = conn.Close() })
+	conn = testdb.Taken(tb, pool)
 	return conn, testdb.ConnID(tb, conn)
 }
 
-// beginner is a pool or a connection.
-type beginner interface {
-	BeginTx(ctx context.Context, options *sql.TxOptions) (*sql.Tx, error)
-}
-
 // begin begins a transaction and joins it; it is rolled back at the end.
-func begin(tb testing.TB, on beginner, level sql.IsolationLevel) (*sql.Tx, *txlock.Scope) {
+func begin(tb testing.TB, on testdb.Beginner, level sql.IsolationLevel) (*sql.Tx, *txlock.Scope) {
 	tb.Helper()
-	tx := leasetest.Got(on.BeginTx(tb.Context(), &sql.TxOptions{Isolation: level}))(tb)
-	tb.Cleanup(func() { _ = tx.Rollback() })
-	scope := leasetest.Got(locksqlc.Join(tb.Context(), tx))(tb)
-	return tx, scope
+	tx := testdb.Begin(tb, on, &sql.TxOptions{Isolation: level})
+	return tx, leasetest.Got(locksqlc.Join(tb.Context(), tx))(tb)
 }
 
 func lock(tb testing.TB, scope *txlock.Scope, key txlock.Key) txlock.Grant {

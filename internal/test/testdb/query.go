@@ -34,3 +34,27 @@ func Count(tb testing.TB, on Queryer, query string, args ...any) int {
 	tb.Helper()
 	return int(Number(tb, on, query, args...))
 }
+
+// Beginner is a pool or a connection.
+type Beginner interface {
+	BeginTx(ctx context.Context, options *sql.TxOptions) (*sql.Tx, error)
+}
+
+// Begin begins a transaction. It is rolled back at the end of the test at the latest, and not by
+// the end of the test's context.
+func Begin(tb testing.TB, on Beginner, options ...*sql.TxOptions) *sql.Tx {
+	tb.Helper()
+	tx, err := on.BeginTx(context.WithoutCancel(tb.Context()), append(options, nil)[0])
+	FatalIf(tb, err != nil, "begin: %v", err)
+	tb.Cleanup(func() { _ = tx.Rollback() })
+	return tx
+}
+
+// Taken takes a connection from a pool. It is returned at the end of the test at the latest.
+func Taken(tb testing.TB, pool *sql.DB) *sql.Conn {
+	tb.Helper()
+	conn, err := pool.Conn(tb.Context())
+	FatalIf(tb, err != nil, "connect: %v", err)
+	tb.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
