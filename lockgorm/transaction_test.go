@@ -563,19 +563,16 @@ type Barrel struct {
 // name, at each level and on guarded and plain pools: nothing is lost, no write fails unless reads lock, and without moves there is no deadlock.
 func TestRowsBesideEverything(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			server := testdb.Dedicated(t, engine) // whose deadlocks are those of this test
-			for i, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
-				for _, guarded := range []bool{true, false} {
-					if testdb.Meet(i, guarded) {
-						besideEverything(t, &env{DB: server.OpenNamed(t), guarded: guarded, names: names{tables: map[string]string{}}}, level)
-					}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		server := testdb.Dedicated(t, engine) // whose deadlocks are those of this test
+		for i, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
+			for _, guarded := range []bool{true, false} {
+				if testdb.Meet(i, guarded) {
+					besideEverything(t, &env{DB: server.OpenNamed(t), guarded: guarded, names: names{tables: map[string]string{}}}, level)
 				}
 			}
-		})
-	}
+		}
+	})
 }
 
 func besideEverything(t *testing.T, e *env, level sql.IsolationLevel) {

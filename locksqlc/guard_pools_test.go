@@ -25,19 +25,6 @@ import (
 
 // What the tests of the guarded pool share. They compare guarded pools with plain ones, of the administrator if they need DDL.
 
-// onEngines runs a test for every engine.
-func onEngines(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
-	t.Helper()
-	t.Parallel()
-	testdb.OnEngines(t, test)
-}
-
-// onServers runs a test on every server.
-func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
-	t.Helper()
-	onEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Open(t, engine)) })
-}
-
 // onSides runs a test on every server, for guarded pools and for plain ones.
 func onSides(t *testing.T, test func(t *testing.T, db *testdb.DB, guarded bool)) {
 	t.Helper()
@@ -88,7 +75,8 @@ func sides(t *testing.T, f func(t *testing.T, guarded bool)) {
 }
 
 // check ends the test if there is an error, and isError fails it unless the error is the wanted one, nil for none.
-var exec, count, check, isError, begin, takeConn = testdb.Exec, testdb.Count, leasetest.Must, leasetest.Wants, testdb.Begin, testdb.Taken
+var exec, count, begin, takeConn, onEngines, onServers = testdb.Exec, testdb.Count, testdb.Begin, testdb.Taken, testdb.OnServers, testdb.OnDatabases
+var check, isError = leasetest.Must, leasetest.Wants
 
 // says fails the test unless the error is the wanted one, nil for any, and has this text.
 func says(tb testing.TB, what string, err, want error, text string) {

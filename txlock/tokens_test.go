@@ -206,33 +206,30 @@ func TestNoContext(t *testing.T) {
 
 // TestSharedKeys demands that only calls which take several keys take a marked one.
 func TestSharedKeys(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			pool := newPool(t, db, true)
-			key := named()
-			marked := txlock.Shared(key)
-			testdb.ErrorIf(t, marked == key || txlock.Shared(marked) != marked || marked.String() != key.String(), "marked: %#v of %#v", marked, key)
-			s := begin(t, pool, nil)
-			wants(t, "Validate", marked.Validate(), txlock.ErrInvalidKey)
-			wants(t, "Lock", testdb.Err(s.Lock(t.Context(), marked)), txlock.ErrInvalidKey)
-			wants(t, "TryLock", testdb.Err(s.TryLock(t.Context(), marked)), txlock.ErrInvalidKey)
-			wants(t, "RLock", testdb.Err(s.RLock(t.Context(), marked)), txlock.ErrInvalidKey)
-			wants(t, "LockAny", testdb.Err(s.LockAny(t.Context(), key, marked)), txlock.ErrInvalidKey)
-			wants(t, "Once", testdb.Err(s.Once(t.Context(), marked)), txlock.ErrInvalidKey)
-			wants(t, "Version", testdb.Err(s.Version(t.Context(), marked)), txlock.ErrInvalidKey)
-			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, marked), txlock.ErrInvalidKey)
-			wants(t, "LockAll of a marked zero key", testdb.Err(s.LockAll(t.Context(), txlock.Shared(txlock.Key{}))), txlock.ErrInvalidKey)
-			segments := txlock.Segments(marked, 3)
-			grants, err := s.LockAll(t.Context(), append(segments, key)...)
-			wants(t, "LockAll of shared segments", err, nil)
-			for i, grant := range grants {
-				leasetest.Equal(t, "it is shared", grant.Shared(), i < 3)
-			}
-			wants(t, "Commit", s.tx.Commit(), nil)
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		pool := newPool(t, db, true)
+		key := named()
+		marked := txlock.Shared(key)
+		testdb.ErrorIf(t, marked == key || txlock.Shared(marked) != marked || marked.String() != key.String(), "marked: %#v of %#v", marked, key)
+		s := begin(t, pool, nil)
+		wants(t, "Validate", marked.Validate(), txlock.ErrInvalidKey)
+		wants(t, "Lock", testdb.Err(s.Lock(t.Context(), marked)), txlock.ErrInvalidKey)
+		wants(t, "TryLock", testdb.Err(s.TryLock(t.Context(), marked)), txlock.ErrInvalidKey)
+		wants(t, "RLock", testdb.Err(s.RLock(t.Context(), marked)), txlock.ErrInvalidKey)
+		wants(t, "LockAny", testdb.Err(s.LockAny(t.Context(), key, marked)), txlock.ErrInvalidKey)
+		wants(t, "Once", testdb.Err(s.Once(t.Context(), marked)), txlock.ErrInvalidKey)
+		wants(t, "Version", testdb.Err(s.Version(t.Context(), marked)), txlock.ErrInvalidKey)
+		wants(t, "Ensure", txlock.Ensure(t.Context(), pool, marked), txlock.ErrInvalidKey)
+		wants(t, "LockAll of a marked zero key", testdb.Err(s.LockAll(t.Context(), txlock.Shared(txlock.Key{}))), txlock.ErrInvalidKey)
+		segments := txlock.Segments(marked, 3)
+		grants, err := s.LockAll(t.Context(), append(segments, key)...)
+		wants(t, "LockAll of shared segments", err, nil)
+		for i, grant := range grants {
+			leasetest.Equal(t, "it is shared", grant.Shared(), i < 3)
+		}
+		wants(t, "Commit", s.tx.Commit(), nil)
+	})
 }
 
 // TestUpgradeAfterTheEnd: who has shared in a transaction that has ended is told of the end, and not of an upgrade.

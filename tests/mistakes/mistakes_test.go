@@ -73,19 +73,16 @@ func TestMistakes(t *testing.T) {
 	all := slices.Concat(ofKeys, ofTransactions, ofServers, ofLeases, ofJobs, ofGORM)
 	testdb.ErrorIf(t, len(all) < 55, "there are %d mistakes, newcomers make 55", len(all))
 	compare(t, all)
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			db.Exec(t, "CREATE TABLE notes (text VARCHAR(200) NOT NULL PRIMARY KEY)")
-			db.Exec(t, "CREATE TABLE articles (id BIGINT NOT NULL PRIMARY KEY, text VARCHAR(100) NOT NULL, version BIGINT NOT NULL)")
-			db.Exec(t, "CREATE TABLE parcels (id BIGINT NOT NULL PRIMARY KEY, n BIGINT NOT NULL)")
-			db.Exec(t, "CREATE TABLE users (name VARCHAR(50) NOT NULL PRIMARY KEY, n BIGINT NOT NULL) DEFAULT CHARACTER SET utf8mb4")
-			for i, m := range all {
-				t.Run(m.what, func(t *testing.T) { newShop(t, db, i).makes(m) })
-			}
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Shared(t, engine).OpenLeases(t)
+		db.Exec(t, "CREATE TABLE notes (text VARCHAR(200) NOT NULL PRIMARY KEY)")
+		db.Exec(t, "CREATE TABLE articles (id BIGINT NOT NULL PRIMARY KEY, text VARCHAR(100) NOT NULL, version BIGINT NOT NULL)")
+		db.Exec(t, "CREATE TABLE parcels (id BIGINT NOT NULL PRIMARY KEY, n BIGINT NOT NULL)")
+		db.Exec(t, "CREATE TABLE users (name VARCHAR(50) NOT NULL PRIMARY KEY, n BIGINT NOT NULL) DEFAULT CHARACTER SET utf8mb4")
+		for i, m := range all {
+			t.Run(m.what, func(t *testing.T) { newShop(t, db, i).makes(m) })
+		}
+	})
 }
 
 // shop is a program that makes a mistake.
@@ -240,20 +237,17 @@ var noContext context.Context
 // anything is taken, so that the one connection of the pool serves the next caller.
 func TestNoContext(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			for i, verbs := range append(ofLocks, onPools, others) {
-				for name, verb := range verbs {
-					s := newShop(t, db, 1_000_000+i)
-					s.pool.SetMaxOpenConns(1)
-					s.order = txlock.Named(fmt.Sprintf("no context/%d/%s", i, name))
-					survives(s, name, verb)
-				}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Shared(t, engine).OpenLeases(t)
+		for i, verbs := range append(ofLocks, onPools, others) {
+			for name, verb := range verbs {
+				s := newShop(t, db, 1_000_000+i)
+				s.pool.SetMaxOpenConns(1)
+				s.order = txlock.Named(fmt.Sprintf("no context/%d/%s", i, name))
+				survives(s, name, verb)
 			}
-		})
-	}
+		}
+	})
 }
 
 // survives calls a verb, and uses the pool afterwards. If the verb has left a mutex of the

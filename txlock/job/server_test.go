@@ -28,14 +28,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-var count = testdb.Count
-
-// onServers runs a test on every server.
-func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
-	t.Helper()
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Open(t, engine)) })
-}
+var count, onServers = testdb.Count, testdb.OnDatabases
 
 // open returns jobs on a pool, with a short TTL.
 func open(t testing.TB, pool *sql.DB, opts ...Option) *Jobs {

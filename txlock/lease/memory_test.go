@@ -244,17 +244,11 @@ func done(l *lease.Lease) bool {
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var exec, number, must, wants, higher, limited, newPool = testdb.Exec, testdb.Number, leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited, leasetest.Pool
+var exec, number, onServers = testdb.Exec, testdb.Number, testdb.OnDatabases
+var must, wants, higher, limited, newPool = leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited, leasetest.Pool
 
 // inner is what package lease does for lockstep's own packages.
 var inner = lease.Internal(bridge.Pass{})
-
-// onServers runs a test on every server.
-func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
-	t.Helper()
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Open(t, engine)) })
-}
 
 // onKinds runs a test on every server for guarded and plain pools.
 func onKinds(t *testing.T, test func(t *testing.T, db *testdb.DB, guarded bool)) {

@@ -380,55 +380,52 @@ func TestOldest(t *testing.T) {
 // until stop is called, that a table that can't be read is an error, and that nothing is watched of nil.
 func TestWatchJobs(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db, ctx := testdb.Shared(t, engine).OpenLeases(t), t.Context()
-			pool := db.Connect(t)
-			m := leasetest.Got(lease.NewManager(pool, lease.PurgeEvery(0, time.Hour)))(t)
-			jobs := leasetest.Got(job.New(pool, m, job.Log(nil)))(t)
-			defer func() {
-				must(t, errors.Join(jobs.Close(context.WithoutCancel(ctx)), m.Close(context.WithoutCancel(ctx))))
-			}()
-			at, broken := time.Unix(1_700_000_000, 0), errors.New("no paper")
-			for i, tick := range []struct {
-				job  string
-				want error
-			}{{"a", nil}, {"b", nil}, {"b", broken}, {"b", broken}} {
-				_, err := jobs.Tick(ctx, txlock.Named(tick.job), at.Add(time.Duration(max(0, i-1))*time.Minute), func(context.Context, time.Time) error { return tick.want })
-				leasetest.Wants(t, "Tick", err, tick.want)
-			}
-			c := leasetest.Got(jobs.Claim(ctx, txlock.Named("c"), at))(t)
-			const ago = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) - 1000000 * "
-			db.Exec(t, "UPDATE lockstep_jobs SET next_us = "+ago+"7200 WHERE name = 'a'")
-			db.Exec(t, "UPDATE lockstep_jobs SET limit_us = 1, started_us = "+ago+"3600 WHERE name = 'c'")
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db, ctx := testdb.Shared(t, engine).OpenLeases(t), t.Context()
+		pool := db.Connect(t)
+		m := leasetest.Got(lease.NewManager(pool, lease.PurgeEvery(0, time.Hour)))(t)
+		jobs := leasetest.Got(job.New(pool, m, job.Log(nil)))(t)
+		defer func() {
+			must(t, errors.Join(jobs.Close(context.WithoutCancel(ctx)), m.Close(context.WithoutCancel(ctx))))
+		}()
+		at, broken := time.Unix(1_700_000_000, 0), errors.New("no paper")
+		for i, tick := range []struct {
+			job  string
+			want error
+		}{{"a", nil}, {"b", nil}, {"b", broken}, {"b", broken}} {
+			_, err := jobs.Tick(ctx, txlock.Named(tick.job), at.Add(time.Duration(max(0, i-1))*time.Minute), func(context.Context, time.Time) error { return tick.want })
+			leasetest.Wants(t, "Tick", err, tick.want)
+		}
+		c := leasetest.Got(jobs.Claim(ctx, txlock.Named("c"), at))(t)
+		const ago = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) - 1000000 * "
+		db.Exec(t, "UPDATE lockstep_jobs SET next_us = "+ago+"7200 WHERE name = 'a'")
+		db.Exec(t, "UPDATE lockstep_jobs SET limit_us = 1, started_us = "+ago+"3600 WHERE name = 'c'")
 
-			o, reader := newObserver(t)
-			if _, err := o.WatchJobs(nil); err == nil {
-				t.Error("nil is watched")
+		o, reader := newObserver(t)
+		if _, err := o.WatchJobs(nil); err == nil {
+			t.Error("nil is watched")
+		}
+		stop := leasetest.Got(o.WatchJobs(jobs))(t)
+		all := collect(t, reader)
+		about := func(name string, want ...string) {
+			t.Helper()
+			got := written(t, all["lockstep.job."+name])
+			for _, part := range want {
+				testdb.ErrorIf(t, !strings.Contains(got+";", part), "%s: %s, want %s", name, got, part)
 			}
-			stop := leasetest.Got(o.WatchJobs(jobs))(t)
-			all := collect(t, reader)
-			about := func(name string, want ...string) {
-				t.Helper()
-				got := written(t, all["lockstep.job."+name])
-				for _, part := range want {
-					testdb.ErrorIf(t, !strings.Contains(got+";", part), "%s: %s, want %s", name, got, part)
-				}
-			}
-			about("overdue", "job=a: 72", "job=b: 0 s;", "job=c: 0 s;")
-			about("too_long", "job=a: 0 s;", "job=c: 36")
-			about("failing", "job=a: 0 {run};", "job=b: 2 {run};")
-			about("last_success", "job=a: 1700000000 s", "job=b: 1700000000 s")
-			got := written(t, all["lockstep.job.last_success"])
-			testdb.ErrorIf(t, strings.Contains(got, "job=c"), "a job that was never done has a last success: %s", got)
-			must(t, c.Finish(ctx, nil))
-			db.Exec(t, "DROP TABLE lockstep_jobs")
-			err := reader.Collect(ctx, new(metricdata.ResourceMetrics))
-			testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), txlock.ErrSchema.Error()), "without the table it returns %v", err)
-			must(t, stop())
-			all = collect(t, reader)
-			testdb.ErrorIf(t, all["lockstep.job.overdue"].Data != nil, "after stop there is %v", all["lockstep.job.overdue"])
-		})
-	}
+		}
+		about("overdue", "job=a: 72", "job=b: 0 s;", "job=c: 0 s;")
+		about("too_long", "job=a: 0 s;", "job=c: 36")
+		about("failing", "job=a: 0 {run};", "job=b: 2 {run};")
+		about("last_success", "job=a: 1700000000 s", "job=b: 1700000000 s")
+		got := written(t, all["lockstep.job.last_success"])
+		testdb.ErrorIf(t, strings.Contains(got, "job=c"), "a job that was never done has a last success: %s", got)
+		must(t, c.Finish(ctx, nil))
+		db.Exec(t, "DROP TABLE lockstep_jobs")
+		err := reader.Collect(ctx, new(metricdata.ResourceMetrics))
+		testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), txlock.ErrSchema.Error()), "without the table it returns %v", err)
+		must(t, stop())
+		all = collect(t, reader)
+		testdb.ErrorIf(t, all["lockstep.job.overdue"].Data != nil, "after stop there is %v", all["lockstep.job.overdue"])
+	})
 }

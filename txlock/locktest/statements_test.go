@@ -52,14 +52,11 @@ func everywhere(t *testing.T, test func(t *testing.T, k *locktest.Kit, pool *sql
 		k := locktest.Open(t, program)
 		test(t, k, k.DB(), "orders", orders.Key(1))
 	})
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			table := db.CreateTable(t, "words", "n INT PRIMARY KEY")
-			test(t, nil, leasetest.Pool(t, db, true), table, txlock.Named(table))
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		table := db.CreateTable(t, "words", "n INT PRIMARY KEY")
+		test(t, nil, leasetest.Pool(t, db, true), table, txlock.Named(table))
+	})
 }
 
 // asText returns a function that sends statements of the program on one connection, and one that locks there.

@@ -23,14 +23,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var must = leasetest.Must
-
-// onServers runs a test on every server.
-func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
-	t.Helper()
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Open(t, engine)) })
-}
+var must, onServers = leasetest.Must, testdb.OnDatabases
 
 // newStore is a store that has read the server's clock.
 func newStore(t *testing.T, db *testdb.DB, mutators ...func(*mysql.Config)) *Store {

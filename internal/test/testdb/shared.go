@@ -75,6 +75,12 @@ func OnServers(t *testing.T, test func(t *testing.T, engine Engine)) {
 	OnEngines(t, test)
 }
 
+// OnDatabases is OnServers with what Open returns of each.
+func OnDatabases(t *testing.T, test func(t *testing.T, db *DB)) {
+	t.Helper()
+	OnServers(t, func(t *testing.T, engine Engine) { test(t, Open(t, engine)) })
+}
+
 // OnEngines runs a test for each of Engines, one beside the other.
 func OnEngines(t *testing.T, test func(t *testing.T, engine Engine)) {
 	t.Helper()
