@@ -64,14 +64,14 @@ func TestLocker(t *testing.T) {
 						ran.Add(1)
 						time.Sleep(time.Millisecond)
 					}), append(options, gocron.WithName(key.String()), gocron.WithDistributedJobLocker(lockgocron.NewLocker(jobs, test.schedule)))...)
-					jobtest.Must(t, err)
+					leasetest.Must(t, err)
 					s.Start()
 					schedulers = append(schedulers, s)
 				}
 				const least = 4
 				jobtest.Await(func() bool { return ran.Load() >= least })
 				for _, s := range schedulers {
-					jobtest.Must(t, s.Shutdown())
+					leasetest.Must(t, s.Shutdown())
 				}
 				begun.Check(t, least, int(ran.Load()))
 				status, err := jobs.Status(t.Context(), key)
@@ -97,7 +97,7 @@ func newNode(t *testing.T, engine testdb.Engine, key txlock.Key, options ...elec
 	_, n.leases = jobtest.Node(t, engine)
 	n.election = leasetest.Got(elect.New(n.leases, key, append(options, elect.TTL(6*time.Second), elect.Grace(3*time.Second))...))(t)
 	n.Elector = lockgocron.NewElector(n.election)
-	t.Cleanup(func() { jobtest.Must(t, n.Close(context.Background())) })
+	t.Cleanup(func() { leasetest.Must(t, n.Close(context.Background())) })
 	return n
 }
 
@@ -140,10 +140,10 @@ func TestElectorOnce(t *testing.T) {
 			n := newNode(t, engine, key)
 			s := leasetest.Got(gocron.NewScheduler(gocron.WithDistributedElector(counting{n, &refused})))(t)
 			s.Start()
-			t.Cleanup(func() { jobtest.Must(t, s.Shutdown()) })
+			t.Cleanup(func() { leasetest.Must(t, s.Shutdown()) })
 			_, err := s.NewJob(gocron.DurationJob(time.Hour), gocron.NewTask(func() { ran.Add(1) }),
 				gocron.WithStartAt(gocron.WithStartImmediately()), gocron.WithLimitedRuns(1))
-			jobtest.Must(t, err)
+			leasetest.Must(t, err)
 		}
 		jobtest.Await(func() bool { return ran.Load() > 0 && refused.Load() > 1 })
 		testdb.ErrorIf(t, ran.Load() != 1 || refused.Load() != 2, "%d have run it, %d not", ran.Load(), refused.Load())
@@ -166,7 +166,7 @@ func TestOwnTermToCome(t *testing.T) {
 		wantError(t, "IsLeader before the term", <-early, context.DeadlineExceeded)
 		leader, err := n.election.Leader(t.Context())
 		testdb.ErrorIf(t, err != nil || !leader.Own, "the leader is %+v, %v", leader, err)
-		jobtest.Must(t, n.IsLeader(t.Context()))
+		leasetest.Must(t, n.IsLeader(t.Context()))
 	})
 }
 
@@ -212,9 +212,9 @@ func TestElector(t *testing.T) {
 					return term.Err()
 				})
 			}), gocron.WithSingletonMode(gocron.LimitModeReschedule))
-			jobtest.Must(t, err)
+			leasetest.Must(t, err)
 			s.Start()
-			defer func() { jobtest.Must(t, s.Shutdown()) }()
+			defer func() { leasetest.Must(t, s.Shutdown()) }()
 		}
 		for _, handOver := range []func() error{
 			func() error { return leader.election.Resign(t.Context()) },
@@ -264,7 +264,7 @@ func TestElectorGrace(t *testing.T) {
 			if obeys {
 				wantError(t, "another one before the end of the task", other.IsLeader(t.Context()), lockgocron.ErrNotLeader)
 				close(goOn)
-				jobtest.Must(t, <-ended)
+				leasetest.Must(t, <-ended)
 			}
 			released(t, <-resigned)
 			next := leaderOf(t, all)
@@ -283,19 +283,19 @@ func TestElectorRefuses(t *testing.T) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		none := lockgocron.NewElector(nil)
 		leasetest.Fails(t, "IsLeader without an election", none.IsLeader(t.Context()))
-		jobtest.Must(t, none.Close(t.Context()))
+		leasetest.Must(t, none.Close(t.Context()))
 
 		n := newNode(t, engine, txlock.Named("gocron:"+rand.Text()))
-		jobtest.Must(t, n.IsLeader(t.Context()))
-		jobtest.Must(t, n.Close(t.Context()))
+		leasetest.Must(t, n.IsLeader(t.Context()))
+		leasetest.Must(t, n.Close(t.Context()))
 		wantError(t, "closed", n.IsLeader(t.Context()), lockgocron.ErrClosed)
 		wantError(t, "Do of one that is closed", n.Do(t.Context(), func(context.Context, *elect.Term) error { return nil }), lockgocron.ErrClosed)
 
-		jobtest.Must(t, n.leases.Close(t.Context()))
+		leasetest.Must(t, n.leases.Close(t.Context()))
 		again := lockgocron.NewElector(n.election)
 		jobtest.Await(func() bool { return errors.Is(again.IsLeader(t.Context()), lease.ErrClosed) })
 		wantError(t, "without leases", again.IsLeader(t.Context()), lease.ErrClosed)
-		jobtest.Must(t, again.Close(t.Context()))
+		leasetest.Must(t, again.Close(t.Context()))
 
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -42,7 +42,7 @@ func redis(t *testing.T) (client *asynq.Client, tasks func() int) {
 	at := asynq.RedisClientOpt{Addr: miniredis.RunT(t).Addr()}
 	client = asynq.NewClient(at)
 	inspector := asynq.NewInspector(at)
-	t.Cleanup(func() { jobtest.Must(t, errors.Join(client.Close(), inspector.Close())) })
+	t.Cleanup(func() { leasetest.Must(t, errors.Join(client.Close(), inspector.Close())) })
 	return client, func() int {
 		queues := leasetest.Got(inspector.Queues())(t)
 		if len(queues) == 0 {

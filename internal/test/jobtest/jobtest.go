@@ -8,33 +8,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// Must fails the test for an error.
-func Must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Node returns what a process has: a pool of its own, with leases and jobs.
 func Node(t *testing.T, engine testdb.Engine, opts ...job.Option) (*job.Jobs, *lease.Manager) {
 	t.Helper()
-	db, err := locksqlc.Open(testdb.Open(t, engine).DSN())
-	Must(t, err)
-	leases, err := lease.NewManager(db, lease.TTL(10*time.Minute)) // a busy machine loses none
-	Must(t, err)
-	jobs, err := job.New(db, leases, opts...)
-	Must(t, err)
+	db := leasetest.Got(locksqlc.Open(testdb.Open(t, engine).DSN()))(t)
+	leases := leasetest.Got(lease.NewManager(db, lease.TTL(10*time.Minute)))(t) // a busy machine loses none
+	jobs := leasetest.Got(job.New(db, leases, opts...))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
-		Must(t, errors.Join(jobs.Close(ctx), leases.Close(ctx), db.Close()))
+		leasetest.Must(t, errors.Join(jobs.Close(ctx), leases.Close(ctx), db.Close()))
 	})
 	return jobs, leases
 }
@@ -65,12 +55,8 @@ func (b *Ticks) Check(t *testing.T, least, ran int) {
 	defer b.mu.Unlock()
 	seen := make(map[time.Time]bool)
 	for _, at := range b.at {
-		if seen[at] {
-			t.Errorf("the tick of %v has run twice", at)
-		}
+		testdb.ErrorIf(t, seen[at], "the tick of %v has run twice", at)
 		seen[at] = true
 	}
-	if len(seen) < least || ran != len(b.at) {
-		t.Errorf("%d ticks, %d runs", len(seen), ran)
-	}
+	testdb.ErrorIf(t, len(seen) < least || ran != len(b.at), "%d ticks, %d runs", len(seen), ran)
 }
