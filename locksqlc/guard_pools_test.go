@@ -75,7 +75,7 @@ func sides(t *testing.T, f func(t *testing.T, guarded bool)) {
 }
 
 // check ends the test if there is an error, and isError fails it unless the error is the wanted one, nil for none.
-var exec, count, begin, takeConn, onEngines, onServers = testdb.Exec, testdb.Count, testdb.Begin, testdb.Taken, testdb.OnServers, testdb.OnDatabases
+var exec, count, begin, takeConn, onServers = testdb.Exec, testdb.Count, testdb.Begin, testdb.Taken, testdb.OnDatabases
 var check, isError = leasetest.Must, leasetest.Wants
 
 // says fails the test unless the error is the wanted one, nil for any, and has this text.

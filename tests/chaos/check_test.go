@@ -305,8 +305,8 @@ func (s *story) shows(from, to int64, sights ...sight) *story {
 // has is a row of an owner with the token 1.
 func has(key, owner string) sight { return sight{key: key, owner: owner, token: 1} }
 
-// keptFor is a story that begins with a hold which is kept for so many seconds, and is released in the third one.
-func keptFor(n int64) *story { return new(story).held("a", "keep", "kept:1", 1, 1, 2, 3, atLeast(n)) }
+// kept is a story that begins with a hold which is kept for five seconds, and is released in the third one.
+func kept() *story { return new(story).held("a", "keep", "kept:1", 1, 1, 2, 3, atLeast(5)) }
 
 // keeps adds the next hold, whose token is so many seconds after that of the first.
 func (s *story) keeps(after, call, grant int64) *story {
@@ -331,10 +331,10 @@ var leaseStories = map[string]struct {
 	lingers bool
 	*story
 }{
-	"kept for long enough":                   {story: keptFor(5).refused("r", "try what is kept", 6, "kept:1").keeps(5, 7, 7)},
-	"granted too soon":                       {finds: []string{tooSoon}, story: keptFor(5).keeps(5, 4, 5)},
-	"granted too soon by the server's clock": {finds: []string{tooSoon}, story: keptFor(5).keeps(4, 7, 7)},
-	"kept for too long":                      {finds: []string{stuck}, story: keptFor(5).refused("r", "try what is kept", 11, "kept:1")},
+	"kept for long enough":                   {story: kept().refused("r", "try what is kept", 6, "kept:1").keeps(5, 7, 7)},
+	"granted too soon":                       {finds: []string{tooSoon}, story: kept().keeps(5, 4, 5)},
+	"granted too soon by the server's clock": {finds: []string{tooSoon}, story: kept().keeps(4, 7, 7)},
+	"kept for too long":                      {finds: []string{stuck}, story: kept().refused("r", "try what is kept", 11, "kept:1")},
 	"nobody has it, and it is refused":       {finds: []string{stuck}, story: untilAsked(3).refused("r", "try to hold until asked", 7, "asked:1")},
 	"not told of a question":                 {finds: []string{notTold}, story: untilAsked(9).asks("asked:1", succeeded)},
 	"told of a question too late":            {finds: []string{notTold}, story: untilAsked(9, toldAt(8)).asks("asked:1", succeeded)},
