@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-const tables = 4
+const tables = 4 // with the suffixes of makeTables
 
 // tenYears is the one PrepareStmtTTL for which GORM starts no goroutine that never ends.
 const tenYears = 10 * 365 * 24 * time.Hour
@@ -59,87 +59,51 @@ type env struct {
 	g *gorm.DB
 }
 
-// each runs a test on every engine, with lockstep's plugin before the other and after it, and
-// with dbresolver as well, whose replica has the tables without rows.
-func each(t *testing.T, test func(t *testing.T, e env)) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		for _, order := range []string{"sharding, lockstep", "lockstep, sharding", "dbresolver, sharding, lockstep", "sharding, dbresolver, lockstep"} {
-			t.Run(string(engine)+"/"+order, func(t *testing.T) {
-				t.Parallel()
-				e := newEnv(t, engine)
-				g := e.g
-				for plugin := range strings.SplitSeq(order, ", ") {
-					switch plugin {
-					case "lockstep":
-						noError(t, g.Use(lockgorm.New()))
-					case "sharding":
-						spread(t, g)
-					case "dbresolver":
-						replica := testdb.Fresh(t, engine)
-						makeTables(t, replica)
-						resolver := dbresolver.Register(dbresolver.Config{Replicas: []gorm.Dialector{lockgorm.Dialector(replica.AdminDSN())}})
-						noError(t, g.Use(resolver))
-						t.Cleanup(func() { noError(t, resolver.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() })) })
-					}
-				}
-				test(t, e)
-			})
-		}
-	}
-}
-
-// newEnv opens GORM over a database of its own, without plugins.
+// newEnv opens GORM over a database of its own, which has the one of lockstep's tables that is needed.
 func newEnv(t *testing.T, engine testdb.Engine) env {
 	t.Helper()
-	db := ownDB(t, engine)
-	makeTables(t, db)
-	g := leasetest.Got(lockgorm.Open(db.DSN(), &gorm.Config{Logger: logger.Discard, PrepareStmtTTL: tenYears}))(t)
-	t.Cleanup(func() { closePool(t, g) })
-	return env{db, g}
-}
-
-// spread lets the sharding plugin spread orders over the tables.
-func spread(t *testing.T, g *gorm.DB) {
-	t.Helper()
-	noError(t, g.Use(sharding.Register(sharding.Config{
-		ShardingKey: "user_id", NumberOfShards: tables,
-		PrimaryKeyGenerator: sharding.PKCustom, PrimaryKeyGeneratorFn: func(int64) int64 { return 0 },
-	}, &Order{}, &Stock{})))
-}
-
-// ownDB has the one of lockstep's tables that is needed.
-func ownDB(t *testing.T, engine testdb.Engine) *testdb.DB {
-	t.Helper()
 	db := testdb.Fresh(t, engine)
-	statements := leasetest.Got(schema.Statements())(t)
-	for _, s := range statements {
+	for _, s := range leasetest.Got(schema.Statements())(t) {
 		if strings.Contains(s, "TABLE IF NOT EXISTS lockstep_locks") {
 			db.Exec(t, s)
 		}
 	}
 	db.Grant(t, "lockstep_locks")
-	return db
+	makeTables(t, db)
+	g := leasetest.Got(lockgorm.Open(db.DSN(), &gorm.Config{Logger: logger.Discard, PrepareStmtTTL: tenYears}))(t)
+	pool := leasetest.Got(g.DB())(t)
+	t.Cleanup(func() { noError(t, pool.Close()) })
+	return env{db, g}
+}
+
+// use uses a plugin.
+func (e env) use(t *testing.T, plugin string) {
+	t.Helper()
+	switch plugin {
+	case "lockstep":
+		noError(t, e.g.Use(lockgorm.New()))
+	case "sharding":
+		noError(t, e.g.Use(sharding.Register(sharding.Config{
+			ShardingKey: "user_id", NumberOfShards: tables,
+			PrimaryKeyGenerator: sharding.PKCustom, PrimaryKeyGeneratorFn: func(int64) int64 { return 0 },
+		}, &Order{}, &Stock{})))
+	case "dbresolver":
+		replica := testdb.Fresh(t, e.Engine())
+		makeTables(t, replica)
+		resolver := dbresolver.Register(dbresolver.Config{Replicas: []gorm.Dialector{lockgorm.Dialector(replica.AdminDSN())}})
+		noError(t, e.g.Use(resolver))
+		t.Cleanup(func() { noError(t, resolver.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() })) })
+	}
 }
 
 func makeTables(t *testing.T, db *testdb.DB) {
 	t.Helper()
 	for name, more := range map[string]string{"sharded_orders": "", "sharded_stocks": ", ver BIGINT UNSIGNED NOT NULL"} {
-		suffixes := []string{""} // lockgorm compares the tag with the model's own table, which stays empty
-		for i := range tables {
-			suffixes = append(suffixes, fmt.Sprintf("_%d", i))
-		}
-		for _, suffix := range suffixes {
+		for _, suffix := range []string{"", "_0", "_1", "_2", "_3"} { // lockgorm compares the tag with the model's own table, which stays empty
 			db.Exec(t, "CREATE TABLE "+name+suffix+" (id BIGINT PRIMARY KEY, user_id BIGINT NOT NULL, n BIGINT NOT NULL DEFAULT 0"+more+")")
 			db.Grant(t, name+suffix)
 		}
 	}
-}
-
-func closePool(t *testing.T, g *gorm.DB) {
-	t.Helper()
-	pool, err := g.DB()
-	noError(t, errors.Join(err, pool.Close()))
 }
 
 // wantNumber fails the test unless a query of the source, past GORM, has this result.
@@ -164,13 +128,23 @@ func (e env) held(t *testing.T, key txlock.Key) bool {
 	return len(holders) == 1
 }
 
-// TestSharding spreads the rows of a model over tables by gorm.io/sharding.
+// TestSharding spreads the rows of a model over tables by gorm.io/sharding, with lockstep's plugin before that and
+// after it, and with dbresolver as well, whose replica has the tables without rows.
 func TestSharding(t *testing.T) {
-	each(t, func(t *testing.T, e env) {
-		transaction(t, e)
-		plugin(t, e)
-		versioned(t, e)
-		whatShardingDoesNot(t, e)
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+		for _, order := range []string{"sharding, lockstep", "lockstep, sharding", "dbresolver, sharding, lockstep", "sharding, dbresolver, lockstep"} {
+			t.Run(order, func(t *testing.T) {
+				t.Parallel()
+				e := newEnv(t, engine)
+				for plugin := range strings.SplitSeq(order, ", ") {
+					e.use(t, plugin)
+				}
+				transaction(t, e)
+				plugin(t, e)
+				versioned(t, e)
+				whatShardingDoesNot(t, e)
+			})
+		}
 	})
 }
 

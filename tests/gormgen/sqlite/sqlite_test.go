@@ -45,10 +45,8 @@ func TestUnlocked(t *testing.T) {
 	noError(t, lockgorm.Transaction(db, orders.Keys(7), func(tx *gorm.DB) error {
 		var o Order
 		noError(t, tx.Clauses(lockgorm.On(orders.Key(7)), lockgorm.MaxWait(1)).Take(&o, 7).Error)
-		_, err := lockgorm.Lock(tx, orders.Key(7))
-		noError(t, err)
-		_, err = lockgorm.Lock(lockgorm.WaitAtMost(tx, 1), txlock.Shared(orders.Key(7)))
-		noError(t, err)
+		leasetest.Got(lockgorm.Lock(tx, orders.Key(7)))(t)
+		leasetest.Got(lockgorm.Lock(lockgorm.WaitAtMost(tx, 1), txlock.Shared(orders.Key(7))))(t)
 		noError(t, lockgorm.AssertLocked(tx, orders.Key(7)))
 		o.N = 3
 		noError(t, tx.Save(&o).Error)
@@ -56,11 +54,10 @@ func TestUnlocked(t *testing.T) {
 		return tx.Model(&o).Clauses(lockgorm.CommitWith(1)).Update("n", 5).Error
 	}))
 	failed := errors.New("failed")
-	err = lockgorm.Optimistic(db, orders.Key(7), func(tx *gorm.DB) error {
+	leasetest.Wants(t, "Optimistic", lockgorm.Optimistic(db, orders.Key(7), func(tx *gorm.DB) error {
 		noError(t, tx.Model(&Order{ID: 7}).Update("n", 6).Error)
 		return failed
-	})
-	leasetest.Wants(t, "Optimistic", err, failed)
+	}), failed)
 	var o Order
 	noError(t, db.Take(&o, 7).Error)
 	leasetest.Equal(t, "the row", o.N, 5)
