@@ -34,21 +34,10 @@ func (w wrong) Now() time.Time { return w.Clock.Now().Add(w.by) }
 // TestLocker proves that a job of a millisecond runs once a tick on three schedulers whose clocks are 100 ms apart,
 // by a crontab line and by a duration, also under the key of a namespace.
 func TestLocker(t *testing.T) {
-	t.Parallel()
-	const every = 2 * time.Second
-	for _, engine := range testdb.Engines() {
-		for name, test := range map[string]struct {
-			schedule job.Schedule
-			job      func(now time.Time) (gocron.JobDefinition, []gocron.JobOption)
-		}{
-			"cron": {job.Cron("*/2 * * * * *"), func(time.Time) (gocron.JobDefinition, []gocron.JobOption) {
-				return gocron.CronJob("*/2 * * * * *", true), nil
-			}},
-			"duration": {job.Every(every), func(now time.Time) (gocron.JobDefinition, []gocron.JobOption) {
-				return gocron.DurationJob(every), []gocron.JobOption{gocron.WithStartAt(gocron.WithStartDateTime(job.Every(every).Next(now.Add(every / 2))))}
-			}},
-		} {
-			t.Run(string(engine)+"/"+name, func(t *testing.T) {
+	const line, every = "*/2 * * * * *", 2 * time.Second
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+		for name, schedule := range map[string]job.Schedule{"cron": job.Cron(line), "duration": job.Every(every)} {
+			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				var ran atomic.Int64
 				var jobs *job.Jobs
@@ -59,12 +48,16 @@ func TestLocker(t *testing.T) {
 					jobs, _ = jobtest.Node(t, engine, job.Observe(begun.Observe))
 					clock := wrong{clockwork.NewRealClock(), by}
 					s := leasetest.Got(gocron.NewScheduler(gocron.WithClock(clock), gocron.WithLocation(time.UTC)))(t)
-					definition, options := test.job(clock.Now())
-					_, err := s.NewJob(definition, gocron.NewTask(func() {
+					options := []gocron.JobOption{gocron.WithName(key.String()), gocron.WithDistributedJobLocker(lockgocron.NewLocker(jobs, schedule))}
+					definition := gocron.CronJob(line, true)
+					if name == "duration" {
+						definition = gocron.DurationJob(every)
+						options = append(options, gocron.WithStartAt(gocron.WithStartDateTime(schedule.Next(clock.Now().Add(every/2)))))
+					}
+					leasetest.Got(s.NewJob(definition, gocron.NewTask(func() {
 						ran.Add(1)
 						time.Sleep(time.Millisecond)
-					}), append(options, gocron.WithName(key.String()), gocron.WithDistributedJobLocker(lockgocron.NewLocker(jobs, test.schedule)))...)
-					leasetest.Must(t, err)
+					}), options...))(t)
 					s.Start()
 					schedulers = append(schedulers, s)
 				}
@@ -78,7 +71,7 @@ func TestLocker(t *testing.T) {
 				testdb.ErrorIf(t, err != nil || status.Done.IsZero(), "the table says %+v, %v", status, err)
 			})
 		}
-	}
+	})
 }
 
 var wantError = leasetest.Wants
@@ -141,9 +134,8 @@ func TestElectorOnce(t *testing.T) {
 			s := leasetest.Got(gocron.NewScheduler(gocron.WithDistributedElector(counting{n, &refused})))(t)
 			s.Start()
 			t.Cleanup(func() { leasetest.Must(t, s.Shutdown()) })
-			_, err := s.NewJob(gocron.DurationJob(time.Hour), gocron.NewTask(func() { ran.Add(1) }),
-				gocron.WithStartAt(gocron.WithStartImmediately()), gocron.WithLimitedRuns(1))
-			leasetest.Must(t, err)
+			leasetest.Got(s.NewJob(gocron.DurationJob(time.Hour), gocron.NewTask(func() { ran.Add(1) }),
+				gocron.WithStartAt(gocron.WithStartImmediately()), gocron.WithLimitedRuns(1)))(t)
 		}
 		jobtest.Await(func() bool { return ran.Load() > 0 && refused.Load() > 1 })
 		testdb.ErrorIf(t, ran.Load() != 1 || refused.Load() != 2, "%d have run it, %d not", ran.Load(), refused.Load())
@@ -200,7 +192,7 @@ func TestElector(t *testing.T) {
 		by, enough := make(chan *node), make(chan struct{})
 		for _, n := range all {
 			s := leasetest.Got(gocron.NewScheduler(gocron.WithDistributedElector(n)))(t)
-			_, err := s.NewJob(gocron.DurationJob(20*time.Millisecond), gocron.NewTask(func(ctx context.Context) {
+			leasetest.Got(s.NewJob(gocron.DurationJob(20*time.Millisecond), gocron.NewTask(func(ctx context.Context) {
 				_ = n.Do(ctx, func(ctx context.Context, term *elect.Term) error {
 					testdb.ErrorIf(t, running.Add(1) != 1, "two work at once")
 					defer running.Add(-1)
@@ -211,8 +203,7 @@ func TestElector(t *testing.T) {
 					}
 					return term.Err()
 				})
-			}), gocron.WithSingletonMode(gocron.LimitModeReschedule))
-			leasetest.Must(t, err)
+			}), gocron.WithSingletonMode(gocron.LimitModeReschedule)))(t)
 			s.Start()
 			defer func() { leasetest.Must(t, s.Shutdown()) }()
 		}
