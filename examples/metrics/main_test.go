@@ -25,7 +25,6 @@ import (
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
-	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
@@ -141,7 +140,7 @@ func exercise(t *testing.T, s *service, url string) {
 	wants(t, "Renew", lost.Renew(ctx), txlock.ErrLost)
 	_ = lost.Release(ctx)
 
-	check(t, drop(ctx, s.leases))
+	leasetest.Got(s.leases.Acquire(ctx, txlock.Named("dropped")))(t) // and forgotten
 	deadlock(t, s.db)
 	stale(t, s.db)
 	_, err := s.jobs.Tick(ctx, txlock.Named("failing"), time.Now().Add(-time.Minute), func(context.Context, time.Time) error {
@@ -154,12 +153,6 @@ func exercise(t *testing.T, s *service, url string) {
 	} {
 		await(t, url, pattern)
 	}
-}
-
-// drop acquires a lease and forgets it.
-func drop(ctx context.Context, leases *lease.Manager) error {
-	_, err := leases.Acquire(ctx, txlock.Named("dropped"))
-	return err
 }
 
 // knots are the keys of a deadlock.
