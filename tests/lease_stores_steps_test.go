@@ -71,14 +71,10 @@ func (p *play) try(a asked, call func(i int, s *side) (*lease.Lease, error)) err
 // acquire is TryAcquire.
 func (p *play) acquire(rt *rapid.T) {
 	if a := p.ask(rt); p.step("TryAcquire %+v", a) {
-		p.tryAcquire(a)
+		_ = p.try(a, func(_ int, s *side) (*lease.Lease, error) {
+			return s.managers[a.manager].TryAcquire(a.context(), playKey(a.key), a.options()...)
+		})
 	}
-}
-
-func (p *play) tryAcquire(a asked) {
-	_ = p.try(a, func(_ int, s *side) (*lease.Lease, error) {
-		return s.managers[a.manager].TryAcquire(a.context(), playKey(a.key), a.options()...)
-	})
 }
 
 // acquireTx takes a lease in the open transaction.
@@ -153,15 +149,11 @@ func (p *play) finish(commit bool) {
 		}
 		return tx.Rollback()
 	})
-	p.open = false
-	if p.owes {
-		p.settleOwed()
+	if p.open = false; !p.owes {
+		return
 	}
-}
-
-// settleOwed waits until what was released under the transaction is free: that it isn't
-// there is final after a second, by a clock that the bubble doesn't have.
-func (p *play) settleOwed() {
+	// What was released under the transaction is free later: that it isn't there is final after a second, by a
+	// clock that the bubble doesn't have.
 	if _, err := p.admin.ExecContext(context.Background(), "DO SLEEP(1.1)"); err != nil {
 		p.differ("SLEEP: %v", err)
 	}
@@ -174,10 +166,6 @@ func (p *play) release(rt *rapid.T) {
 	if h == nil || p.lockedFor(h) && p.waiting != nil || !p.step("Release %s", h) {
 		return // a waiter may ask for it before it is released, some time after the transaction
 	}
-	p.releaseNow(h)
-}
-
-func (p *play) releaseNow(h *handle) {
 	locked := p.lockedFor(h)
 	_ = p.both("Release", func(i int, _ *side) error { return h.leases[i].Release(context.Background()) })
 	p.owes = p.owes || locked
@@ -295,8 +283,12 @@ type waiting struct {
 	done   [2]chan outcome
 }
 
-// wait makes a call that may wait.
-func (p *play) wait(a asked, call func(ctx context.Context, m *lease.Manager) (*lease.Lease, error)) {
+// wait makes a call that may wait, unless there is one. It may re-enter before what its owner owes
+// is released, or get the next.
+func (p *play) wait(a asked, call func(ctx context.Context, m *lease.Manager) (*lease.Lease, error), format string, args ...any) {
+	if p.waiting != nil || p.owes || !p.step(format, args...) {
+		return
+	}
 	ctx, cancel := context.WithCancel(a.context())
 	p.waiting = &waiting{asked: a, cancel: cancel}
 	for i, s := range p.sides {
@@ -338,34 +330,26 @@ func (p *play) giveUp(*rapid.T) {
 // acquireWaiting is Acquire.
 func (p *play) acquireWaiting(rt *rapid.T) {
 	a := p.ask(rt)
-	if p.waiting != nil || p.owes || !p.step("Acquire %+v", a) {
-		return // it may re-enter before its owner's lease is released, or get the next
-	}
 	p.wait(a, func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
 		return m.Acquire(ctx, playKey(a.key), lease.TTL(a.ttl)) // in the queue of all it would wait for the server
-	})
+	}, "Acquire %+v", a)
 }
 
 // share is TryAcquireShared.
 func (p *play) share(rt *rapid.T) {
-	a := p.ask(rt)
-	if !p.step("TryAcquireShared %+v", a) {
-		return
+	if a := p.ask(rt); p.step("TryAcquireShared %+v", a) {
+		_ = p.try(a, func(_ int, s *side) (*lease.Lease, error) {
+			return s.managers[a.manager].TryAcquireShared(a.context(), playKey(a.key), lease.TTL(a.ttl))
+		})
 	}
-	_ = p.try(a, func(_ int, s *side) (*lease.Lease, error) {
-		return s.managers[a.manager].TryAcquireShared(a.context(), playKey(a.key), lease.TTL(a.ttl))
-	})
 }
 
 // shareWaiting is AcquireShared.
 func (p *play) shareWaiting(rt *rapid.T) {
 	a := p.ask(rt)
-	if p.waiting != nil || p.owes || !p.step("AcquireShared %+v", a) {
-		return
-	}
 	p.wait(a, func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
 		return m.AcquireShared(ctx, playKey(a.key), lease.TTL(a.ttl))
-	})
+	}, "AcquireShared %+v", a)
 }
 
 // downgrade is Downgrade.
@@ -435,31 +419,28 @@ func (p *play) tryPermit(a asked, n int) {
 func (p *play) permitWaiting(rt *rapid.T) {
 	a := p.ask(rt)
 	n := p.permits(rt, a.key)
-	if p.waiting != nil || p.owes || !p.step("Acquire one of %d permits %+v", n, a) {
-		return
-	}
 	p.wait(a, func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
 		s, err := m.Semaphore(playKey(a.key), n)
 		if err != nil {
 			return nil, err
 		}
 		return s.Acquire(ctx, lease.TTL(a.ttl))
-	})
+	}, "Acquire one of %d permits %+v", n, a)
 }
 
 // resize is Resize of a semaphore, which waits for the permits that it takes away.
 func (p *play) resize(rt *rapid.T) {
 	a := p.ask(rt)
 	n := rapid.IntRange(1, 3).Draw(rt, "permits")
-	if p.waiting != nil || p.owes || !p.step("Resize to %d %+v", n, a) {
-		return
-	}
+	before := p.waiting
 	p.wait(a, func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
 		s, err := m.Semaphore(playKey(a.key), 1)
 		if err == nil {
 			_, err = s.Resize(ctx, n)
 		}
 		return nil, err
-	})
-	p.waiting.size = true
+	}, "Resize to %d %+v", n, a)
+	if p.waiting != before {
+		p.waiting.size = true
+	}
 }

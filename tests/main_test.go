@@ -309,9 +309,7 @@ func TestLinearizable(t *testing.T) {
 				managers := linearManagers(t, testdb.Open(t, engine), wire{})
 				for range rounds {
 					history := c.record(t, managers, 12)
-					if !linearizable(t, history, c.most) {
-						t.Fatalf("not linearizable:\n%s", told(history))
-					}
+					testdb.FatalIf(t, !linearizable(t, history, c.most), "not linearizable:\n%s", told(history))
 				}
 			})
 		}

@@ -163,11 +163,9 @@ func endSessions(t *testing.T, db *testdb.DB, user string) {
 		}
 	}
 	fatal(t, rows.Err())
-	if !testdb.Await(15*time.Second+delays(), func() bool {
+	testdb.ErrorIf(t, !testdb.Await(15*time.Second+delays(), func() bool {
 		return count(t, db.Admin(), "SELECT COUNT(*) FROM information_schema.processlist WHERE user = ?", user) == 0
-	}) {
-		t.Error("sessions are still there")
-	}
+	}), "sessions are still there")
 }
 
 // TestServerEndsIdleTransaction proves that a transaction whose session the server has ended

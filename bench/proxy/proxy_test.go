@@ -60,7 +60,8 @@ func client(t *testing.T, addr string) (ask func(line string) time.Duration, con
 	answers := bufio.NewReader(conn)
 	return func(line string) time.Duration {
 		began := time.Now()
-		leasetest.Got(io.WriteString(conn, line+"\n"))(t)
+		_, err := io.WriteString(conn, line+"\n")
+		testdb.FatalIf(t, err != nil, "%v", err)
 		answer, err := answers.ReadString('\n')
 		testdb.FatalIf(t, err != nil || answer != line+"\n", "%q is answered by %q, %v", line, answer, err)
 		return time.Since(began)

@@ -240,8 +240,7 @@ func TestUnseenWaiters(t *testing.T) {
 // those are.
 func TestShowWithoutTables(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
-		_, scope := s.begin()
-		s.lock(scope, orders.Key(42))
+		s.locks(orders.Key(42))
 		s.listed()
 		shows := func(code int, key string, locks int, denied bool) {
 			t.Helper()
@@ -288,9 +287,8 @@ func TestDoneInPart(t *testing.T) {
 		purge := []string{"purge", "--older-than", "1h", "--yes"}
 		var removed removedForm
 		s.unused()
-		if output, code := s.call(append(purge, "--json")...); code != declined || strings.Contains(output, "{") {
-			t.Errorf("purge that may delete nothing returns %d, and prints:\n%s", code, output)
-		}
+		output, code := s.call(append(purge, "--json")...)
+		testdb.ErrorIf(t, code != declined || strings.Contains(output, "{"), "purge that may delete nothing returns %d, and prints:\n%s", code, output)
 		op.change(grant, need{"DELETE", "locks"})
 		op.change(grant, need{"DELETE", "leases"})
 		s.answer(declined, &removed, purge...)
@@ -314,7 +312,7 @@ func TestDoneInPart(t *testing.T) {
 		var installed installedForm
 		fresh.answer(declined, &installed, "install", "--views", "--yes", "--json")
 		testdb.ErrorIf(t, len(installed.Tables) != 5 || len(installed.Views) > 0, "install that is refused has answered %+v", installed)
-		output, code := fresh.call("install", "--views", "--yes")
+		output, code = fresh.call("install", "--views", "--yes")
 		leasetest.Says(t, "install", output, "There are 5 tables, 0 views and ", "GRANT CREATE VIEW")
 		testdb.ErrorIf(t, code != declined || strings.Contains(output, "Installed."), "install that is refused returns %d, and prints:\n%s", code, output)
 		fresh.dsn = fresh.db.AdminDSN()

@@ -230,7 +230,8 @@ func cells(ctx context.Context, db gen.DBTX, query string) (columns []string, al
 	return columns, all, rows.Err()
 }
 
-// TestViews proves that any SQL client sees names, not hex.
+// TestViews proves that any SQL client sees names, not hex, and that the command and a view know the tables of
+// locks, whatever quotes the session's sql_mode has for names.
 func TestViews(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
 		s.says(done, "", "install", "--views", "--yes")
@@ -238,32 +239,18 @@ func TestViews(t *testing.T) {
 		err := schema.InstallViews(s.ctx, s.pool)
 		testdb.ErrorIf(t, !errors.Is(err, schema.ErrPrivilege) || !strings.Contains(err.Error(), "GRANT CREATE VIEW"), "InstallViews without privileges: %v", err)
 		s.acquire("web-1/4711", "nightly report")
-		_, scope := s.begin()
-		s.lock(scope, orders.Key(42))
-		tx, waiter := s.begin()
-		s.waits(tx, func(ctx context.Context) error { return testdb.Err(waiter.Lock(ctx, orders.Key(42))) })
+		s.locks(orders.Key(42))
+		s.waitsFor(orders.Key(42))
 		s.rows("SELECT kind, name, mode, owner, label FROM lockstep_held WHERE kind = 'lease'", "lease|report|exclusive|web-1/4711|nightly report")
 		s.rows("SELECT kind, name, mode, session FROM lockstep_held WHERE kind = 'lock'", "lock|order:42|exclusive|51")
 		s.printed("leases", "nightly report")
 		s.printed("locks", "order:42", "order:42") // that is held, and that is waited for
-		s.rows("SELECT kind, name, session, blocked_by FROM lockstep_waits", "lock|order:42|52|51")
-	})
-}
-
-// TestQuotes proves that the command and a view know the tables of locks, whatever quotes the session's
-// sql_mode has for names.
-func TestQuotes(t *testing.T) {
-	onServers(t, func(_ *testing.T, s *stage) {
-		s.must(schema.InstallViews(s.ctx, s.db.Admin()))
-		_, scope := s.begin()
-		s.lock(scope, orders.Key(42))
-		tx, waiter := s.begin()
-		s.waits(tx, func(ctx context.Context) error { return testdb.Err(waiter.Lock(ctx, orders.Key(42))) })
+		const waits, want = "SELECT kind, name, session, blocked_by FROM lockstep_waits", "lock|order:42|52|51"
+		s.rows(waits, want)
 		quotes := func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'ANSI_QUOTES'"} }
 		s.dsn = s.db.AdminDSN(quotes)
 		s.shows([]string{"waits"}, "order:42: exclusive")
-		want := "lock|order:42|52|51"
-		s.until(s.db.ConnectAdmin(s, quotes), "SELECT kind, name, session, blocked_by FROM lockstep_waits", want, func(row string) bool { return row == want })
+		s.until(s.db.ConnectAdmin(s, quotes), waits, want, func(row string) bool { return row == want })
 	})
 }
 
@@ -282,8 +269,7 @@ func TestViewOfLateLocks(t *testing.T) {
 		s.must(testdb.Err(scope.Lock(s.ctx, orders.Key(43))))
 		s.must(testdb.Err(scope.Lock(s.ctx, hashed)))
 		for _, key := range []txlock.Key{orders.Key(42), hashed} {
-			other, waiter := s.begin()
-			s.waits(other, func(ctx context.Context) error { return testdb.Err(waiter.Lock(ctx, key)) })
+			s.waitsFor(key)
 		}
 		session := leasetest.Got(s.db.Admin().Conn(s.ctx))(s)
 		defer func() { s.must(session.Close()) }()
@@ -525,8 +511,7 @@ func TestTopNeedsATerminal(t *testing.T) {
 // TestScreens proves that an interrupt ends a question at once, and top as q does, which shows what is held.
 func TestScreens(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
-		_, scope := s.begin()
-		s.lock(scope, orders.Key(42))
+		s.locks(orders.Key(42))
 		for _, c := range []struct {
 			command, until string
 			pressed        string // "" for an interrupt

@@ -92,8 +92,7 @@ func TestPrivileges(t *testing.T) {
 			if holder != nil {
 				_ = holder.Rollback() // its session may be ended
 			}
-			tx, scope := s.begin()
-			s.lock(scope, orders.Key(77))
+			tx, _ := s.locks(orders.Key(77))
 			s.listed()
 			holder = tx
 		}, slices.Concat(rows(), on("*.*", "PROCESS", end)), "release", "order:77", "--yes")
@@ -135,9 +134,8 @@ func (o *operator) at(db *testdb.DB) {
 	for _, account := range o.accounts() {
 		db.Exec(o, fmt.Sprintf("CREATE USER %s IDENTIFIED BY '%s'", account, o.password))
 		o.Cleanup(func() {
-			if _, err := db.Admin().ExecContext(context.WithoutCancel(o.ctx), "DROP USER "+account); err != nil {
-				o.Error(err)
-			}
+			_, err := db.Admin().ExecContext(context.WithoutCancel(o.ctx), "DROP USER "+account)
+			testdb.ErrorIf(o, err != nil, "%v", err)
 		})
 	}
 }
@@ -202,24 +200,20 @@ func (o *operator) tries(before func(), needs []need, args ...string) {
 			want = regexp.MustCompile(`has this user a privilege in it\?`)
 		}
 		tells := !strings.Contains(output, "lockstep: ") || code == declined || strings.Contains(output, "Not seen: ") || len(needs) == 1
-		if !want.MatchString(output) || strings.Contains(output, "Error 1") || !tells {
-			o.Errorf("lockstep %v without %s on %s returns %d, and prints:\n%s", args, n.privilege, n.on, code, output)
-		}
+		testdb.ErrorIf(o, !want.MatchString(output) || strings.Contains(output, "Error 1") || !tells,
+			"lockstep %v without %s on %s returns %d, and prints:\n%s", args, n.privilege, n.on, code, output)
 	}
-	if output, code := call(); code != done {
-		o.Errorf("lockstep %v with its privileges returns %d, and prints:\n%s", args, code, output)
-	}
+	output, code := call()
+	testdb.ErrorIf(o, code != done, "lockstep %v with its privileges returns %d, and prints:\n%s", args, code, output)
 }
 
 // everything makes one of each thing that there is.
 func (s *stage) everything() {
 	s.Helper()
-	_, scope := s.begin()
-	s.lock(scope, orders.Key(42))
+	s.locks(orders.Key(42))
 	_, hashed := s.begin()
 	s.lockHashed(hashed)
-	tx, waiter := s.begin()
-	s.waits(tx, func(ctx context.Context) error { return testdb.Err(waiter.Lock(ctx, orders.Key(42))) })
+	s.waitsFor(orders.Key(42))
 	s.listed()
 	s.acquire("web-1/4711", "nightly report")
 	seats := leasetest.Got(s.manager().Semaphore(txlock.Named("report:standby"), 1))(s)

@@ -113,24 +113,30 @@ func TestReleaseLeavesWaiters(t *testing.T) {
 			}
 			granted <- err
 		}()
-		if !testdb.Await(time.Minute, func() bool {
+		testdb.FatalIf(t, !testdb.Await(time.Minute, func() bool {
 			var leases leasesForm
 			s.answer(done, &leases, "leases")
 			return slices.ContainsFunc(leases.Leases, func(l ops.Lease) bool { return l.Kind == "waiter" })
-		}) {
-			t.Fatal("the waiter is not listed")
-		}
+		}), "the waiter is not listed")
 		var released releasedForm
 		s.answer(done, &released, "release", "report", "--yes")
-		testdb.ErrorIf(t, len(released.Leases) != 1 || released.Leases[0].Owner != "web-1/4711" || len(released.Locks) != 0, "release has answered %+v", released)
+		testdb.ErrorIf(t, len(released.Leases) != 1 || released.Leases[0].Owner != "web-1/4711" || len(released.Locks) != 0,
+			"release has answered %+v", released)
 		s.must(<-granted)
 	})
 }
 
-// answering answers a question when it is asked.
-type answering func() string
+// answering answers yes to a question when it is asked, and something was done.
+type answering func()
 
-func (a answering) Read(b []byte) (int, error) { return copy(b, a()), io.EOF }
+func (a answering) Read(b []byte) (int, error) { a(); return copy(b, "yes\n"), io.EOF }
+
+// meanwhile runs a command, and does something before its question is answered.
+func (s *stage) meanwhile(do func(), args ...string) (output string, code int) {
+	var out bytes.Buffer
+	code = run(s.ctx, args, s.getenv, answering(do), &out, &out)
+	return out.String(), code
+}
 
 // TestReleaseOfTheNext proves that a session isn't ended that has committed what was shown,
 // and locked the key again, while somebody thought about the question.
@@ -148,13 +154,8 @@ func TestReleaseOfTheNext(t *testing.T) {
 			return tx
 		}
 		tx := locked()
-		var out bytes.Buffer
-		code := run(s.ctx, []string{"release", "order:42"}, s.getenv, answering(func() string {
-			s.must(tx.Commit())
-			tx = locked()
-			return "yes\n"
-		}), &out, &out)
-		testdb.ErrorIf(t, code != nothing, "release returns %d, and prints:\n%s", code, out.String())
+		output, code := s.meanwhile(func() { s.must(tx.Commit()); tx = locked() }, "release", "order:42")
+		testdb.ErrorIf(t, code != nothing, "release returns %d, and prints:\n%s", code, output)
 		s.must(tx.Commit())
 	})
 }
@@ -163,15 +164,10 @@ func TestReleaseOfTheNext(t *testing.T) {
 // somebody has begun to change its table while the question was open.
 func TestReleaseBehindDDL(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
-		tx, scope := s.begin()
-		s.lock(scope, orders.Key(42))
+		tx, _ := s.locks(orders.Key(42))
 		s.listed()
-		var out bytes.Buffer
-		code := run(s.ctx, []string{"release", "order:42"}, s.getenv, answering(func() string {
-			s.alter("lockstep_locks")
-			return "yes\n"
-		}), &out, &out)
-		testdb.ErrorIf(t, code == done || !strings.Contains(out.String(), ops.ErrUnknown.Error()), "release returns %d, and prints:\n%s", code, out.String())
+		output, code := s.meanwhile(func() { s.alter("lockstep_locks") }, "release", "order:42")
+		testdb.ErrorIf(t, code == done || !strings.Contains(output, ops.ErrUnknown.Error()), "release returns %d, and prints:\n%s", code, output)
 		s.must(tx.Rollback())
 	})
 }
@@ -209,23 +205,19 @@ func TestReleaseOfTheNextLease(t *testing.T) {
 		s.must(first.Release(s.ctx))
 		for _, command := range []string{"release", "ask"} {
 			l, key := s.acquire("web-1/4711", "nightly report"), txlock.Named("report")
-			var out bytes.Buffer
-			code := run(s.ctx, []string{command, "report"}, s.getenv, answering(func() string {
+			output, code := s.meanwhile(func() {
 				s.must(l.Release(s.ctx))
-				next := leasetest.Got(m.Acquire(s.ctx, key))(s)
-				l = next
-				return "yes\n"
-			}), &out, &out)
+				l = leasetest.Got(m.Acquire(s.ctx, key))(s)
+			}, command, "report")
 			testdb.ErrorIf(t, code != nothing || l.Renew(s.ctx) != nil || isAsked(l),
-				"%s returns %d, prints:\n%s\nand then the lease has the error %v, asked: %t", command, code, out.String(), l.Err(), isAsked(l))
+				"%s returns %d, prints:\n%s\nand then the lease has the error %v, asked: %t", command, code, output, l.Err(), isAsked(l))
 			s.must(l.Release(s.ctx))
 		}
 
 		kept := leasetest.Got(m.Acquire(s.ctx, txlock.Named("kept"), lease.HoldAtLeast(time.Hour)))(s)
 		s.must(kept.Release(s.ctx))
-		if output, code := s.call("ask", "kept", "--yes"); code != nothing || strings.Contains(output, "request") {
-			t.Errorf("ask of a lease that was released returns %d, and prints:\n%s", code, output)
-		}
+		output, code := s.call("ask", "kept", "--yes")
+		testdb.ErrorIf(t, code != nothing || strings.Contains(output, "request"), "ask of a lease that was released returns %d, and prints:\n%s", code, output)
 		s.shows([]string{"release", "kept", "--yes"}, "Nobody holds it")
 
 		reader := leasetest.Got(m.AcquireShared(lease.WithOwner(s.ctx, "reader/1"), txlock.Named("doc")))(s)
@@ -254,7 +246,7 @@ func TestReleaseOfTheNextLease(t *testing.T) {
 		waiter, other := s.begin()
 		s.waits(waiter, func(ctx context.Context) error { return testdb.Err(other.Once(ctx, txlock.Named("pay:1"))) })
 		s.shows([]string{"waits"}, "pay:1")
-		output, code := s.call("release", "pay:1", "--yes")
+		output, code = s.call("release", "pay:1", "--yes")
 		testdb.ErrorIf(t, code != nothing || !strings.Contains(output, "KILL"), "release of a key of Once returns %d, and prints:\n%s", code, output)
 	})
 }
@@ -270,9 +262,8 @@ func TestJobs(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
 		jobs := leasetest.Got(job.New(s.pool, s.manager()))(s)
 		name := "reports:" + strings.Repeat("of-all-branches-", 4)
-		if _, err := jobs.Tick(s.ctx, txlock.Named(name), time.Now().Add(-time.Hour), func(context.Context, time.Time) error { return errors.New(strings.Repeat("no paper, ", 30)) }); err == nil {
-			t.Fatal("the job has not failed")
-		}
+		fails := func(context.Context, time.Time) error { return errors.New(strings.Repeat("no paper, ", 30)) }
+		leasetest.Fails(t, "the job", testdb.Err(jobs.Tick(s.ctx, txlock.Named(name), time.Now().Add(-time.Hour), fails)), "no paper")
 		key := txlock.Named("nightly")
 		s.must(testdb.Err(jobs.Tick(s.ctx, key, time.Now().Add(-time.Hour), func(context.Context, time.Time) error { return nil })))
 
@@ -301,9 +292,8 @@ func TestJobs(t *testing.T) {
 		}
 		s.stdin = "no\n"
 		says(declined, "nothing was done", "pause", "nightly", "--by", "alice")
-		if j := status(); !j.Paused.IsZero() {
-			t.Errorf("it is paused without an answer: %+v", j)
-		}
+		j := status()
+		testdb.ErrorIf(t, !j.Paused.IsZero(), "it is paused without an answer: %+v", j)
 		says(nothing, "is not paused", "resume", "nightly", "--yes")
 		says(nothing, "by a schedule", "run", "nightly", "--yes")
 		s.stdin = "yes\n"
@@ -317,7 +307,7 @@ func TestJobs(t *testing.T) {
 		says(done, "Requested.", "run", "nightly", "--yes")
 		says(nothing, "was requested already", "run", "nightly", "--yes")
 		says(done, `"did": "resume"`, "resume", "nightly", "--yes", "--json")
-		j := status()
+		j = status()
 		testdb.ErrorIf(t, !j.Paused.IsZero() || j.Requested.IsZero(), "after resume and run it is %+v", j)
 		says(done, "Paused.", "pause", "nightly", "--by", "al\x1bice\nState: done", "--yes") // which makes no line of its own
 		says(done, `paused by al\x1bice\nState: done`, "show", "nightly")
@@ -411,9 +401,7 @@ func (s *stage) findings(as *sql.DB, subjects ...string) (all []ops.Finding) {
 	found := leasetest.Got(ops.New(as).Check(s.ctx))(s)
 	for _, subject := range subjects {
 		i := slices.IndexFunc(found, func(f ops.Finding) bool { return f.Name == subject })
-		if i < 0 {
-			s.Fatalf("check says nothing of %s", subject)
-		}
+		testdb.FatalIf(s, i < 0, "check says nothing of %s", subject)
 		all = append(all, found[i])
 	}
 	return all
@@ -426,9 +414,8 @@ func (s *stage) remedy(what string) {
 		s.says(done, "", append(strings.Fields(command), "--yes")...)
 		return
 	}
-	if _, err := s.db.Admin().ExecContext(s.ctx, what); err != nil {
-		s.Errorf("%s: %v", what, err)
-	}
+	_, err := s.db.Admin().ExecContext(s.ctx, what)
+	testdb.ErrorIf(s, err != nil, "%s: %v", what, err)
 }
 
 // TestRemediesOfSettings proves the same of the server's settings, which sessions have that come
@@ -481,25 +468,20 @@ func (s *stage) remediesOfSessions() {
 		{"session", "sql_select_limit", "1000", "remove sql_select_limit from the data source name and from init_connect"},
 	} {
 		wrong := func(cfg *mysql.Config) { cfg.Params = map[string]string{c.name: c.value} }
-		if f := s.finding(c.subject, s.db.Connect(s, wrong)); f.State != ops.Error || !strings.Contains(f.Fix, c.says) {
-			s.Errorf("with %s in the data source name check says %+v, want %q", c.name, f, c.says)
-		}
-		if f := s.finding(c.subject, s.db.Connect(s)); f.State != ops.OK {
-			s.Errorf("without it check says %+v", f)
-		}
+		f := s.finding(c.subject, s.db.Connect(s, wrong))
+		testdb.ErrorIf(s, f.State != ops.Error || !strings.Contains(f.Fix, c.says), "with %s in the data source name check says %+v, want %q", c.name, f, c.says)
+		f = s.finding(c.subject, s.db.Connect(s))
+		testdb.ErrorIf(s, f.State != ops.OK, "without it check says %+v", f)
 		s.db.Exec(s, "SET GLOBAL init_connect = 'SET "+c.name+" = "+c.value+"'")
-		if f := s.finding(c.subject, s.db.Connect(s)); f.State != ops.Error || !strings.Contains(f.Fix, c.says) {
-			s.Errorf("with %s in init_connect check says %+v, want %q", c.name, f, c.says)
-		}
+		f = s.finding(c.subject, s.db.Connect(s))
+		testdb.ErrorIf(s, f.State != ops.Error || !strings.Contains(f.Fix, c.says), "with %s in init_connect check says %+v, want %q", c.name, f, c.says)
 		if c.subject == "character set" {
-			if f := s.finding(c.subject, s.db.Connect(s, mysqlCharset)); f.State != ops.OK {
-				s.Errorf("with charset=utf8mb4 check says %+v", f)
-			}
+			f := s.finding(c.subject, s.db.Connect(s, mysqlCharset))
+			testdb.ErrorIf(s, f.State != ops.OK, "with charset=utf8mb4 check says %+v", f)
 		}
 		s.db.Exec(s, "SET GLOBAL init_connect = ''")
-		if f := s.finding(c.subject, s.db.Connect(s)); f.State != ops.OK {
-			s.Errorf("without %s in init_connect check says %+v", c.name, f)
-		}
+		f = s.finding(c.subject, s.db.Connect(s))
+		testdb.ErrorIf(s, f.State != ops.OK, "without %s in init_connect check says %+v", c.name, f)
 	}
 }
 

@@ -34,25 +34,19 @@ var situations = []struct {
 	make func(*stage)
 }{
 	{"a forgotten transaction", func(s *stage) {
-		_, scope := s.begin()
-		s.lock(scope, orders.Key(42))
+		s.locks(orders.Key(42))
 		s.shows([]string{"locks"}, "order:42", "web-1/4711")
 	}},
 	{"a sleeping holder", func(s *stage) {
-		_, scope := s.begin()
-		s.lock(scope, orders.Key(42))
-		tx, waiter := s.begin()
-		s.waits(tx, func(ctx context.Context) error { return testdb.Err(waiter.Lock(ctx, orders.Key(42))) })
+		s.locks(orders.Key(42))
+		s.waitsFor(orders.Key(42))
 		s.shows([]string{"waits"}, "order:42", "└─ waits", "idle")
 	}},
 	{"a chain of waits", func(s *stage) {
-		_, first := s.begin()
-		s.lock(first, orders.Key(42))
-		tx2, other := s.begin()
-		s.lock(other, orders.Key(77))
+		s.locks(orders.Key(42))
+		tx2, other := s.locks(orders.Key(77))
 		s.waits(tx2, func(ctx context.Context) error { return testdb.Err(other.Lock(ctx, orders.Key(42))) })
-		tx3, third := s.begin()
-		s.waits(tx3, func(ctx context.Context) error { return testdb.Err(third.Lock(ctx, orders.Key(77))) })
+		s.waitsFor(orders.Key(77))
 		s.shows([]string{"waits"}, "   └─ order:77", "      └─ waits")
 	}},
 	{"a holder that waits for a row of another table", func(s *stage) {
@@ -61,14 +55,12 @@ var situations = []struct {
 		s.db.Exec(s, "INSERT INTO "+stock+" VALUES (7, 1)")
 		tx1, _ := s.begin()
 		s.must(testdb.Err(tx1.ExecContext(s.ctx, "UPDATE "+stock+" SET n = n + 1 WHERE id = 7")))
-		tx2, other := s.begin()
-		s.lock(other, orders.Key(42))
+		tx2, _ := s.locks(orders.Key(42))
 		s.waits(tx2, func(ctx context.Context) error {
 			_, err := tx2.ExecContext(ctx, "UPDATE "+stock+" SET n = n - 1 WHERE id = 7")
 			return err
 		})
-		tx3, third := s.begin()
-		s.waits(tx3, func(ctx context.Context) error { return testdb.Err(third.Lock(ctx, orders.Key(42))) })
+		s.waitsFor(orders.Key(42))
 		s.shows([]string{"waits"}, "a row of stock (PRIMARY)", "   └─ order:42")
 	}},
 	{"readers that starve a writer", func(s *stage) {
@@ -78,8 +70,7 @@ var situations = []struct {
 			_, reader := s.begin()
 			s.must(testdb.Err(reader.RLock(s.ctx, prices.Key(7))))
 		}
-		tx, writer := s.begin()
-		s.waits(tx, func(ctx context.Context) error { return testdb.Err(writer.Lock(ctx, prices.Key(7))) })
+		s.waitsFor(prices.Key(7))
 		s.shows([]string{"waits"}, "price:7", "held by session 51", "held by session 52", "session 53")
 	}},
 	{"a new key behind a rolled back one", func(s *stage) { // with keys of its own: rows that others have deleted may still divide the gap
@@ -92,8 +83,7 @@ var situations = []struct {
 		s.db.WaitForLockWait(s, session)
 		s.must(tx1.Rollback())
 		s.must(<-granted)
-		tx3, third := s.begin()
-		s.waits(tx3, func(ctx context.Context) error { return testdb.Err(third.Lock(ctx, orders.Key(85))) })
+		s.waitsFor(orders.Key(85))
 		s.shows([]string{"waits"}, "the gap before order:9 in lockstep_locks", "held by session 52", "└─ waits")
 	}},
 	{"a prepared transaction", func(s *stage) {
@@ -111,8 +101,7 @@ var situations = []struct {
 		s.db.WaitGone(s, session)
 		_ = conn.Close() // its session has gone
 		s.Cleanup(func() { s.must(testdb.Err(s.db.Admin().ExecContext(context.WithoutCancel(s.ctx), "XA ROLLBACK "+xid))) })
-		tx, waiter := s.begin()
-		s.waits(tx, func(ctx context.Context) error { return testdb.Err(waiter.Lock(ctx, orders.Key(42))) })
+		s.waitsFor(orders.Key(42))
 		s.shows([]string{"waits"}, "order:42", "XA ROLLBACK", "└─ waits")
 		s.shows([]string{"release", "order:42", "--yes"}, "XA ROLLBACK", "exit code 1")
 	}},
@@ -123,8 +112,7 @@ var situations = []struct {
 		var n int
 		s.must(first.QueryRowContext(s.ctx, "SELECT COUNT(*) FROM "+stock).Scan(&n))
 		s.alter(stock)
-		tx2, other := s.begin()
-		s.lock(other, orders.Key(42))
+		tx2, _ := s.locks(orders.Key(42))
 		s.behind(tx2, "SELECT COUNT(*) FROM "+stock)
 		s.shows([]string{"show", "order:42"}, "order:42", "held by session 51", "waiting for table metadata lock")
 	}},
@@ -137,8 +125,7 @@ var situations = []struct {
 		s.db.Exec(s, fmt.Sprintf("INSERT INTO lockstep_centers VALUES (%d, 0, '-', 0, 0)", hashed.Key(42).Slot()))
 		_, first := s.begin()
 		s.must(testdb.Err(first.Lock(s.ctx, hashed.Key(42))))
-		tx, scope := s.begin()
-		s.waits(tx, func(ctx context.Context) error { return testdb.Err(scope.Lock(ctx, hashed.Key(next))) })
+		s.waitsFor(hashed.Key(next))
 		keys := s.file("keys.txt", fmt.Sprintf("order:42\norder:%d\norder:44\n", next))
 		s.shows([]string{"waits", "--keys", keys}, fmt.Sprintf("order:42, order:%d", next))
 	}},
@@ -159,9 +146,8 @@ var situations = []struct {
 		s.Cleanup(func() {
 			cancel()
 			for range 50 {
-				if err := <-ended; err == nil {
-					s.Error("a waiter was granted the lease")
-				}
+				err := <-ended
+				testdb.ErrorIf(s, err == nil, "a waiter was granted the lease")
 			}
 			_ = holder.Release(context.WithoutCancel(ctx))
 		})
@@ -193,15 +179,13 @@ var situations = []struct {
 		s.shows([]string{"leases"}, "exit code 1")
 	}},
 	{"a transaction that is ended", func(s *stage) {
-		_, scope := s.begin()
-		s.lock(scope, orders.Key(42))
+		s.locks(orders.Key(42))
 		s.shows([]string{"release", "order:42", "--yes"}, "is ended.\n")
 		s.db.WaitGone(s, s.last)
 		s.shows([]string{"locks"}, "exit code 1")
 	}},
 	{"a question answered by no", func(s *stage) {
-		_, scope := s.begin()
-		s.lock(scope, orders.Key(42))
+		s.locks(orders.Key(42))
 		s.stdin = "no\n"
 		s.shows([]string{"release", "order:42"}, "exit code 4")
 	}},
@@ -222,9 +206,8 @@ var situations = []struct {
 		jobs := leasetest.Got(job.New(s.pool, s.manager(), job.InstanceName("web-1:4711")))(s)
 		at := time.Now().Add(-time.Minute)
 		s.must(testdb.Err(jobs.Tick(s.ctx, txlock.Named("cleanup"), at, func(context.Context, time.Time) error { return nil })))
-		if _, err := jobs.Tick(s.ctx, txlock.Named("invoices"), at, func(context.Context, time.Time) error { return errors.New("no paper") }); err == nil {
-			s.Fatal("the job has not failed")
-		}
+		fails := func(context.Context, time.Time) error { return errors.New("no paper") }
+		leasetest.Fails(s, "the job", testdb.Err(jobs.Tick(s.ctx, txlock.Named("invoices"), at, fails)), "no paper")
 		s.must(testdb.Err(jobs.Tick(s.ctx, txlock.Named("mails"), at, func(context.Context, time.Time) error { return nil })))
 		s.db.Exec(s, "UPDATE lockstep_jobs SET ended_us = 0, done_us = done_us - 1 WHERE name = 'mails'") // as its process left it
 		report := txlock.Named("report")
@@ -260,8 +243,7 @@ var situations = []struct {
 		s.shows([]string{"leaders"}, "web-1:4711", "web-2:815")
 	}},
 	{"missing grants", func(s *stage) {
-		_, scope := s.begin()
-		s.lock(scope, orders.Key(42))
+		s.locks(orders.Key(42))
 		s.dsn = s.db.DSN()
 		s.shows([]string{"locks"}, "GRANT PROCESS ON *.* TO", "order:42")
 	}},
@@ -342,11 +324,9 @@ func TestSituations(t *testing.T) {
 // deadlock makes a deadlock that lasts, on a server that looks for none.
 func (s *stage) deadlock() {
 	s.Helper()
-	tx1, first := s.begin()
-	s.lock(first, orders.Key(42))
+	tx1, first := s.locks(orders.Key(42))
 	ids := []int64{s.last}
-	tx2, other := s.begin()
-	s.lock(other, orders.Key(77))
+	tx2, other := s.locks(orders.Key(77))
 	ids = append(ids, s.last)
 	s.waits(tx1, func(ctx context.Context) error { return testdb.Err(first.Lock(ctx, orders.Key(77))) })
 	s.waits(tx2, func(ctx context.Context) error { return testdb.Err(other.Lock(ctx, orders.Key(42))) })
@@ -439,6 +419,21 @@ func (s *stage) lock(scope *txlock.Scope, keys ...txlock.Key) {
 	for _, key := range keys {
 		s.must(testdb.Err(scope.Lock(s.ctx, key)))
 	}
+}
+
+// locks begins a transaction that has locked keys.
+func (s *stage) locks(keys ...txlock.Key) (*sql.Tx, *txlock.Scope) {
+	s.Helper()
+	tx, scope := s.begin()
+	s.lock(scope, keys...)
+	return tx, scope
+}
+
+// waitsFor begins a transaction that waits for a key, until the end of the test.
+func (s *stage) waitsFor(key txlock.Key) {
+	s.Helper()
+	tx, scope := s.begin()
+	s.waits(tx, func(ctx context.Context) error { return testdb.Err(scope.Lock(ctx, key)) })
 }
 
 // label names the owners.

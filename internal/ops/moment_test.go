@@ -167,9 +167,8 @@ func beyondUTF8MB3(t *testing.T, db *testdb.DB) {
 	}
 	s := p.Sessions[middle]
 	testdb.ErrorIf(t, s.RowLocks < 1 || len(p.Locks) < 2, "the second session is %+v, beside the locks %v", s, p.Locks)
-	if p := blind(t, few, "GRANT SELECT ON performance_schema.* TO 'few'@'%'"); len(p.Locks)+len(p.Waits) > 0 {
-		t.Errorf("the locks are %#v, and the waits %+v", p.Locks, p.Waits)
-	}
+	p = blind(t, few, "GRANT SELECT ON performance_schema.* TO 'few'@'%'")
+	testdb.ErrorIf(t, len(p.Locks)+len(p.Waits) > 0, "the locks are %#v, and the waits %+v", p.Locks, p.Waits)
 	db.Exec(t, fmt.Sprintf("UPDATE performance_schema.threads SET instrumented = 'NO' WHERE processlist_id = %d", root))
 	p = blind(t, db.Admin(), "instrument transactions of all sessions")
 	i := slices.IndexFunc(p.Locks, func(l ops.Lock) bool { return l.Key == "hot" })
@@ -279,13 +278,11 @@ func TestLookBehindDDL(t *testing.T) {
 				_, err := ops.New(admin).Look(short) // which its caller gives up
 				end()
 				leasetest.Fails(t, "a look behind DDL in less than a second", err)
-				if !testdb.Await(8*time.Second, func() bool {
+				testdb.ErrorIf(t, !testdb.Await(8*time.Second, func() bool {
 					var behind int
 					must(t, admin.QueryRowContext(t.Context(), queued[engine], db.Name()).Scan(&behind))
 					return behind == 0
-				}) {
-					t.Error("a session of a look waits behind the DDL")
-				}
+				}), "a session of a look waits behind the DDL")
 			})
 		}
 	}

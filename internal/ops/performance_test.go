@@ -262,8 +262,8 @@ func TestAgesAgree(t *testing.T) {
 		p := lookUntil(t, ops.New(slow), func(p *ops.Picture) bool { return len(p.Locks) == 1 && len(p.Leases) == 1 })
 		s, l := p.Sessions[session], p.Locks[0]
 		testdb.ErrorIf(t, s.For < 0.5 || s.TxAge < s.For || l.Held < s.For || s.TxAge < l.Held, "the session is %+v, and holds %#v", s, l)
-		of := p.Leases[0]
-		testdb.ErrorIf(t, of.Renewed < 0.5 || of.Held < of.Renewed, "the lease is %+v", of)
+		held := p.Leases[0]
+		testdb.ErrorIf(t, held.Renewed < 0.5 || held.Held < held.Renewed, "the lease is %+v", held)
 	})
 }
 

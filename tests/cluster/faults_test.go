@@ -537,11 +537,10 @@ func refusedCommits(t *testing.T, nodes []*testdb.Server) {
 	until := func(enough func(again, unknown int) bool) func(func() (int, int)) {
 		return func(count func() (int, int)) { testdb.Await(5*time.Minute, func() bool { return enough(count()) }) }
 	}
-	if again, unknown := play("may not ask", until(func(_, unknown int) bool { return unknown >= 30 })); again > 0 || unknown < 30 {
-		t.Errorf("without the privilege: %d were begun again, %d are unknown", again, unknown)
-	}
+	again, unknown := play("may not ask", until(func(_, unknown int) bool { return unknown >= 30 }))
+	testdb.ErrorIf(t, again > 0 || unknown < 30, "without the privilege: %d were begun again, %d are unknown", again, unknown)
 	load.MayAskTheGroup(t, db)
-	again, unknown := play("asks", until(func(again, _ int) bool { return again >= 300 }))
+	again, unknown = play("asks", until(func(again, _ int) bool { return again >= 300 }))
 	testdb.ErrorIf(t, again < 300 || unknown > again/4, "with the privilege: %d were begun again, %d are unknown", again, unknown)
 	play("leaves", func(func() (int, int)) {
 		for range 3 {

@@ -208,13 +208,11 @@ func promotion(t *testing.T, p *load.Pair, to *route) (kind string) {
 // left returns when no client has a session any more on a server that refuses writes.
 func left(t *testing.T, old *testdb.DB) {
 	t.Helper()
-	if !testdb.Await(time.Minute, func() bool {
+	testdb.ErrorIf(t, !testdb.Await(time.Minute, func() bool {
 		var sessions int
 		check(t, old.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+old.Engine().Processes()+" WHERE user = ?", old.Config().User).Scan(&sessions))
 		return sessions == 0
-	}) {
-		t.Error("sessions stay on the old primary")
-	}
+	}), "sessions stay on the old primary")
 }
 
 // TestSinglePrimary has clients on the one primary of a Group Replication, which is killed, hangs, is cut off, or hands over and

@@ -369,9 +369,8 @@ func (s *site) staysLive(state string) {
 	eval[bool](s, "window.mark = true")
 	s.contended(txlock.Named("order:42"))
 	s.becomes("order:42", "web-1/4711")
-	if !eval[bool](s, `window.mark && document.activeElement.id === "q" && document.activeElement.value === "ord"`) {
-		s.Error("the page was loaded again, or has lost the focus or what was typed")
-	}
+	testdb.ErrorIf(s, !eval[bool](s, `window.mark && document.activeElement.id === "q" && document.activeElement.value === "ord"`),
+		"the page was loaded again, or has lost the focus or what was typed")
 }
 
 // TestActionsInBrowser proves that who may not release sees no button, that who may releases a lease by the keyboard and ends a

@@ -183,9 +183,8 @@ func deadlock(s *shop) error {
 			s.must(other.Rollback())
 			return err
 		}
-		if err := <-waits; err == nil {
-			s.Fatal("nobody was the victim")
-		}
+		err = <-waits
+		testdb.FatalIf(s, err == nil, "nobody was the victim")
 		_, _ = other.Rollback(), s.tx.Rollback()
 	}
 	s.Fatal("five times the other transaction was the victim")

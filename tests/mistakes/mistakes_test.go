@@ -122,9 +122,7 @@ func (s *shop) makes(m mistake) {
 	if *show {
 		s.Logf("%v", err)
 	}
-	if err == nil || m.is != nil && !errors.Is(err, m.is) {
-		s.Fatalf("%v, want %v", err, m.is)
-	}
+	testdb.FatalIf(s, err == nil || m.is != nil && !errors.Is(err, m.is), "%v, want %v", err, m.is)
 	for _, want := range m.says {
 		testdb.ErrorIf(s, !strings.Contains(err.Error(), want), "%q doesn't say %q", err, want)
 	}
@@ -206,9 +204,7 @@ func (s *shop) dsn(change func(*mysql.Config)) string { return s.db.AdminDSN(cha
 func compare(t *testing.T, all []mistake) {
 	t.Helper()
 	text, err := os.ReadFile(page)
-	if err != nil && !*update {
-		t.Fatal(err)
-	}
+	testdb.FatalIf(t, err != nil && !*update, "%v", err)
 	const begin, end = "<!-- mistakes -->\n", "<!-- end -->\n"
 	before, rest, _ := strings.Cut(string(text), begin)
 	_, after, _ := strings.Cut(rest, end)
@@ -224,7 +220,8 @@ func compare(t *testing.T, all []mistake) {
 	b.WriteString("\n")
 	if *update {
 		text := before + begin + b.String() + end + after
-		leasetest.Must(t, os.WriteFile(page, []byte(text), 0o644))
+		err := os.WriteFile(page, []byte(text), 0o644)
+		testdb.FatalIf(t, err != nil, "%v", err)
 	} else if !strings.Contains(string(text), begin+b.String()+end) {
 		t.Errorf("%s has another table: run go test ./mistakes -update in the directory tests", page)
 	}

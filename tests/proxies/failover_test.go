@@ -281,11 +281,10 @@ func TestIdleLease(t *testing.T) {
 			err := held.Err()
 			testdb.FatalIf(t, err != nil, "the lease is lost after %v: %v", time.Since(begun), err)
 		}
-		if l, err := direct.Leases.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
-			t.Errorf("somebody else asks for it: %v, %v", l, err)
-		}
+		l, err := direct.Leases.TryAcquire(t.Context(), key)
+		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrBusy), "somebody else asks for it: %v, %v", l, err)
 		check(t, held.Release(t.Context()))
-		l := <-taken
+		l = <-taken
 		if l == nil {
 			return
 		}
@@ -484,12 +483,10 @@ func cancels(t *testing.T, pool *sql.DB, shares bool) {
 	defer cancel()
 	wants(t, "a wait that is cancelled", lock(ctx, waits, key), context.DeadlineExceeded)
 	_ = waits.Rollback() // its connection is lost
-	if _, err := holds.ExecContext(t.Context(), "DO 1"); shares != (err != nil) {
-		t.Errorf("a statement of the one who has the lock: %v", err)
-	}
-	if err := holds.Commit(); shares != errors.Is(err, txlock.ErrTxDoomed) || !shares && err != nil {
-		t.Errorf("Commit of the one who has the lock: %v", err)
-	}
-	err := schema.Check(t.Context(), pool)
+	_, err := holds.ExecContext(t.Context(), "DO 1")
+	testdb.ErrorIf(t, shares != (err != nil), "a statement of the one who has the lock: %v", err)
+	err = holds.Commit()
+	testdb.ErrorIf(t, shares != errors.Is(err, txlock.ErrTxDoomed) || !shares && err != nil, "Commit of the one who has the lock: %v", err)
+	err = schema.Check(t.Context(), pool)
 	testdb.ErrorIf(t, shares != errors.Is(err, schema.ErrProxy) || !shares && err != nil, "Check: %v", err)
 }

@@ -139,9 +139,8 @@ func TestWrongs(t *testing.T) {
 					t.Parallel()
 					s, want, added := staged(t, engine, c.wrong), wants[engine], 2
 					db := map[string]*sql.DB{"guarded": s.pool, "plain": s.plain}[pool]
-					if err := schema.Check(t.Context(), db); !errors.Is(err, c.check) || c.check == nil && err != nil {
-						t.Errorf("Check: %v, want %v", err, c.check)
-					}
+					err := schema.Check(t.Context(), db)
+					testdb.ErrorIf(t, !errors.Is(err, c.check) || c.check == nil && err != nil, "Check: %v, want %v", err, c.check)
 					for range 2 {
 						err := s.add(t.Context(), db, nothing)
 						testdb.ErrorIf(t, !errors.Is(err, want) && !isSyntax(err, want) || want == nil && err != nil, "a locked transaction: %v, want %v", err, want)

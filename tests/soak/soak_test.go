@@ -89,9 +89,8 @@ func TestSoakNoticesFaults(t *testing.T) {
 			raising := kind{name: "x", run: func(ctx context.Context, o *op) error { return o.raise(ctx, o.plain) }}
 			one(s, raising, 3, 0)
 			check(t, r.look())
-			if lost, err := s.lost(t.Context()); len(lost) != 0 || err != nil {
-				t.Errorf("lost = %q, %v", lost, err)
-			}
+			lost, err := s.lost(t.Context())
+			testdb.ErrorIf(t, len(lost) != 0 || err != nil, "lost = %q, %v", lost, err)
 			told(0)
 			_, err = s.admin.ExecContext(t.Context(), "UPDATE counters SET value = 0")
 			check(t, err)

@@ -42,9 +42,8 @@ type site struct {
 
 func visit(t *testing.T) *site {
 	t.Helper()
-	if _, err := os.Stat(filepath.Join(built, "index.html")); err != nil {
-		t.Fatalf("there is no site to read, run make site: %v", err)
-	}
+	_, err := os.Stat(filepath.Join(built, "index.html"))
+	testdb.FatalIf(t, err != nil, "there is no site to read, run make site: %v", err)
 	s := &site{T: t}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := os.Stat(filepath.Join(built, filepath.FromSlash(r.URL.Path))); err != nil {
@@ -140,9 +139,8 @@ func (s *site) walk() map[string]page {
 		s.open(path)
 		p := eval[page](s, look)
 		pages[path] = p
-		if p.Title == "" || p.Width > 360 || len(p.Missing)+len(p.Wide)+len(p.Elsewhere) > 0 {
-			s.Errorf("%s, %q: the width is %d, too wide are %q, missing are %q, from elsewhere come %q", path, p.Title, p.Width, p.Wide, p.Missing, p.Elsewhere)
-		}
+		testdb.ErrorIf(s, p.Title == "" || p.Width > 360 || len(p.Missing)+len(p.Wide)+len(p.Elsewhere) > 0,
+			"%s, %q: the width is %d, too wide are %q, missing are %q, from elsewhere come %q", path, p.Title, p.Width, p.Wide, p.Missing, p.Elsewhere)
 		s.readable(path, true)
 		for _, link := range p.Links {
 			if to, err := url.Parse(link); err == nil && strings.HasPrefix(link, s.url) && (strings.HasSuffix(to.Path, ".html") || strings.HasSuffix(to.Path, "/")) {
@@ -190,9 +188,7 @@ func htmls(t *testing.T) []string {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.FatalIf(t, err != nil, "%v", err)
 	return all
 }
 
