@@ -429,9 +429,8 @@ func TestCheckOnces(t *testing.T) {
 		"a tick that is lost":    {[]*op{begun, found}, nil, lostWrite},
 	} {
 		v := (&verdict{}).check(test.ops, data{commits: test.rows})
-		if sorts := v.sorts(); test.want == "" && len(sorts) > 0 || test.want != "" && !slices.Contains(sorts, test.want) {
-			t.Errorf("%s: %v, want %q", what, v.violations, test.want)
-		}
+		sorts := v.sorts()
+		testdb.ErrorIf(t, test.want == "" && len(sorts) > 0 || test.want != "" && !slices.Contains(sorts, test.want), "%s: %v, want %q", what, v.violations, test.want)
 	}
 }
 

@@ -55,9 +55,8 @@ func TestPause(t *testing.T) {
 		status := func() Status { return statusOf(t, a, key) }
 		run("at first", 100*time.Millisecond, func() bool { return ticks.Load() > 0 })
 		changesOnce("Pause")
-		if s := status(); s.Paused.IsZero() || s.PausedBy != "ann" {
-			t.Errorf("paused %v by %q", s.Paused, s.PausedBy)
-		}
+		s := status()
+		testdb.ErrorIf(t, s.Paused.IsZero() || s.PausedBy != "ann", "paused %v by %q", s.Paused, s.PausedBy)
 		at := serverNow(t, a)
 		wants(t, "Tick", testdb.Err(a.Tick(limited(t, time.Minute), key, at, nothing)), ErrPaused) // the limit is for one that waits
 		wants(t, "Claim", testdb.Err(a.Claim(t.Context(), key, at)), ErrPaused)

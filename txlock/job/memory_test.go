@@ -17,7 +17,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-var must, wants, limited, newPool = leasetest.Must, leasetest.Wants, leasetest.Limited, leasetest.Pool
+var must, wants, limited, newPool, onServers = leasetest.Must, leasetest.Wants, leasetest.Limited, leasetest.Pool, testdb.OnDatabases
 
 // ticks demands what a call for a tick returns: whether it has run, and each of these errors.
 func ticks(t testing.TB, want bool, errs ...error) func(ran bool, err error) {
@@ -43,19 +43,15 @@ type cluster struct {
 
 	mu   sync.Mutex
 	step time.Duration // by which the server's clock was set
-	rows map[string]memRow
-}
-
-// memRow is a row of the table.
-type memRow struct {
-	gen.ListJobsRow
-	runs []byte
+	rows map[string]gen.ListJobsRow
 }
 
 // inMemory runs a test without a server.
 func inMemory(t *testing.T, test func(t *testing.T, c *cluster)) {
 	t.Helper()
-	leasetest.InBubble(t, 3*365*24*time.Hour, func(t *testing.T) { test(t, &cluster{t: t, leases: memstore.New(), rows: make(map[string]memRow)}) })
+	leasetest.InBubble(t, 3*365*24*time.Hour, func(t *testing.T) {
+		test(t, &cluster{t: t, leases: memstore.New(), rows: make(map[string]gen.ListJobsRow)})
+	})
 }
 
 func (c *cluster) now() time.Time {
@@ -153,7 +149,7 @@ func (m *memLedger) down(err error) {
 }
 
 // change changes a row as an UPDATE does, unless f refuses.
-func (m *memLedger) change(ctx context.Context, key string, f func(r *memRow, now int64) bool) (bool, error) {
+func (m *memLedger) change(ctx context.Context, key string, f func(r *gen.ListJobsRow, now int64) bool) (bool, error) {
 	time.Sleep(time.Millisecond) // the way to the server
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,7 +174,7 @@ func (m *memLedger) change(ctx context.Context, key string, f func(r *memRow, no
 func (m *memLedger) look(ctx context.Context, key string) (row, time.Time, error) {
 	now := m.now()
 	var found row
-	known, err := m.change(ctx, key, func(r *memRow, _ int64) bool { found.ListJobsRow = r.ListJobsRow; return true })
+	known, err := m.change(ctx, key, func(r *gen.ListJobsRow, _ int64) bool { found.ListJobsRow = *r; return true })
 	found.known, found.NowUs = known, now.UnixMicro()
 	return found, now, err
 }
@@ -190,15 +186,15 @@ func (m *memLedger) make(ctx context.Context, key string, from time.Time, p comi
 		return err
 	}
 	if _, known := m.rows[key]; !known {
-		m.rows[key] = memRow{ListJobsRow: gen.ListJobsRow{
+		m.rows[key] = gen.ListJobsRow{
 			Name: []byte(key), TickUs: from.UnixMicro(), DoneUs: from.UnixMicro(), Error: []byte("-"), NextUs: p.us(), Schedule: []byte(p.schedule),
-		}}
+		}
 	}
 	return nil
 }
 
 func (m *memLedger) plan(ctx context.Context, key string, r row, p coming) error {
-	_, err := m.change(ctx, key, func(now *memRow, _ int64) bool {
+	_, err := m.change(ctx, key, func(now *gen.ListJobsRow, _ int64) bool {
 		if now.TickUs == r.TickUs {
 			now.NextUs, now.Schedule = p.us(), []byte(p.schedule)
 		}
@@ -208,7 +204,7 @@ func (m *memLedger) plan(ctx context.Context, key string, r row, p coming) error
 }
 
 func (m *memLedger) differs(ctx context.Context, key, schedule string) error {
-	_, err := m.change(ctx, key, func(r *memRow, now int64) bool {
+	_, err := m.change(ctx, key, func(r *gen.ListJobsRow, now int64) bool {
 		if string(r.Schedule) != schedule {
 			r.Differs, r.DiffersUs = []byte(schedule), now
 		}
@@ -218,13 +214,10 @@ func (m *memLedger) differs(ctx context.Context, key, schedule string) error {
 }
 
 func (m *memLedger) begin(ctx context.Context, b beginning) (bool, error) {
-	return m.change(ctx, b.key, func(r *memRow, now int64) bool {
+	return m.change(ctx, b.key, func(r *gen.ListJobsRow, now int64) bool {
 		us := b.at.UnixMicro()
 		if r.DoneUs >= us || r.TickUs > us || r.Token >= b.token || r.PausedUs != 0 && r.RunUs != us {
 			return false
-		}
-		if r.Token > 0 && r.Token == b.diedAs {
-			r.runs = jobrow.Push(r.runs, b.died.Line(), b.keep)
 		}
 		if r.TickUs != us {
 			r.Failures = 0
@@ -238,29 +231,28 @@ func (m *memLedger) begin(ctx context.Context, b beginning) (bool, error) {
 	})
 }
 
-// end is what done and failed have in common.
-func (m *memLedger) end(ctx context.Context, b beginning, run jobrow.Run, f func(r *memRow)) (bool, error) {
-	return m.change(ctx, b.key, func(r *memRow, now int64) bool {
+// end is what done and failed have in common. No test in memory looks at the last runs.
+func (m *memLedger) end(ctx context.Context, b beginning, f func(r *gen.ListJobsRow)) (bool, error) {
+	return m.change(ctx, b.key, func(r *gen.ListJobsRow, now int64) bool {
 		if r.TickUs != b.at.UnixMicro() || r.Token != b.token || r.EndedUs != 0 {
 			return false
 		}
 		f(r)
-		r.runs = jobrow.Push(r.runs, run.Line(), b.keep)
 		r.TookUs, r.EndedUs = max(0, now-r.StartedUs), now
 		return true
 	})
 }
 
-func (m *memLedger) done(ctx context.Context, b beginning, run jobrow.Run) (bool, error) {
-	return m.end(ctx, b, run, func(r *memRow) { r.DoneUs, r.Failures, r.Error = r.TickUs, 0, []byte("-") })
+func (m *memLedger) done(ctx context.Context, b beginning, _ jobrow.Run) (bool, error) {
+	return m.end(ctx, b, func(r *gen.ListJobsRow) { r.DoneUs, r.Failures, r.Error = r.TickUs, 0, []byte("-") })
 }
 
-func (m *memLedger) failed(ctx context.Context, b beginning, run jobrow.Run, why string) (bool, error) {
-	return m.end(ctx, b, run, func(r *memRow) { r.Failures++; r.Error = bytes.Clone([]byte(clipped(why))) })
+func (m *memLedger) failed(ctx context.Context, b beginning, _ jobrow.Run, why string) (bool, error) {
+	return m.end(ctx, b, func(r *gen.ListJobsRow) { r.Failures++; r.Error = bytes.Clone([]byte(clipped(why))) })
 }
 
 func (m *memLedger) seal(ctx context.Context, key string) error {
-	return testdb.Err(m.change(ctx, key, func(*memRow, int64) bool { return true }))
+	return testdb.Err(m.change(ctx, key, func(*gen.ListJobsRow, int64) bool { return true }))
 }
 
 func (m *memLedger) list(context.Context) (rows []row, err error) {
@@ -268,10 +260,7 @@ func (m *memLedger) list(context.Context) (rows []row, err error) {
 	defer m.mu.Unlock()
 	for _, r := range m.rows {
 		r.NowUs = time.Now().Add(m.step).UnixMicro()
-		if r.TickUs > r.DoneUs {
-			r.Runs = string(r.runs)
-		}
-		rows = append(rows, row{true, r.ListJobsRow})
+		rows = append(rows, row{true, r})
 	}
 	return rows, nil
 }

@@ -69,7 +69,7 @@ func TestProcesses(t *testing.T) {
 // to fail is called between the ends of two.
 func playProcesses(t *testing.T, fail func(), db *testdb.DB, servers ...*testdb.DB) {
 	t.Helper()
-	ticks, between := testdb.Long(80, 300), testdb.Long(1250*time.Millisecond, 2500*time.Millisecond)
+	ticks, between := testdb.Long[int64](80, 300), testdb.Long(1250*time.Millisecond, 2500*time.Millisecond)
 	table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, job VARCHAR(10), at_us BIGINT, who VARCHAR(40)")
 	offsets := []time.Duration{-time.Hour, -100 * time.Millisecond, 0, 30 * time.Minute, time.Hour}
 	processes := make([]*process, len(offsets))
@@ -81,12 +81,12 @@ func playProcesses(t *testing.T, fail func(), db *testdb.DB, servers ...*testdb.
 		start(i, 0)
 	}
 	enough := func() bool {
-		return count(t, db.Admin(), "SELECT LEAST(COUNT(DISTINCT IF(job = 'all', at_us, NULL)), COUNT(DISTINCT IF(job = 'plain', at_us, NULL))) FROM "+table) >= ticks
+		return db.Number(t, "SELECT LEAST(COUNT(DISTINCT IF(job = 'all', at_us, NULL)), COUNT(DISTINCT IF(job = 'plain', at_us, NULL))) FROM "+table) >= ticks
 	}
 	kills := 0
 	for end := time.Now().Add(10 * time.Minute); !enough() || kills < 4; kills++ {
 		if time.Now().After(end) {
-			t.Fatalf("%d ticks, of which %d were to be done", count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), ticks)
+			t.Fatalf("%d ticks, of which %d were to be done", db.Number(t, "SELECT COUNT(*) FROM "+table), ticks)
 		}
 		time.Sleep(between)
 		fail()
@@ -195,13 +195,12 @@ func TestKilledConnection(t *testing.T) {
 						return errors.Join(err, testdb.Err(db.Admin().ExecContext(ctx, fmt.Sprint("KILL ", id))))
 					}, Missed(CatchUpAll), RetryAfter(time.Hour))
 				}()
-				if !testdb.Await(2*time.Minute, func() bool { return killed.Load() >= 3 && count(t, db.Admin(), "SELECT COUNT(*) FROM "+table) >= 7 }) {
-					t.Errorf("%d killed, %d effects", killed.Load(), count(t, db.Admin(), "SELECT COUNT(*) FROM "+table))
-				}
+				testdb.ErrorIf(t, !testdb.Await(2*time.Minute, func() bool { return killed.Load() >= 3 && db.Number(t, "SELECT COUNT(*) FROM "+table) >= 7 }),
+					"%d killed, %d effects", killed.Load(), db.Number(t, "SELECT COUNT(*) FROM "+table))
 				stop()
 				wants(t, "RunTx", <-ended, context.Canceled)
-				leasetest.Equal(t, "missing", count(t, db.Admin(), "SELECT (MAX(at_us) - MIN(at_us)) DIV 500000 + 1 - COUNT(*) FROM "+table), 0)
-				leasetest.Equal(t, "done twice", count(t, db.Admin(), "SELECT COUNT(*) - COUNT(DISTINCT at_us) FROM "+table), 0)
+				leasetest.Equal(t, "missing", db.Number(t, "SELECT (MAX(at_us) - MIN(at_us)) DIV 500000 + 1 - COUNT(*) FROM "+table), 0)
+				leasetest.Equal(t, "done twice", db.Number(t, "SELECT COUNT(*) - COUNT(DISTINCT at_us) FROM "+table), 0)
 				runs := leasetest.Got(j.Runs(t.Context(), key))(t)
 				outcomes := make(map[Kind]int)
 				for _, r := range runs {
@@ -294,7 +293,7 @@ func TestUnansweredCommit(t *testing.T) {
 		ticks(t, true, txlock.ErrUnknownOutcome, mysql.ErrInvalidConn)(tick(losing(false))) // not executed
 		ticks(t, true, nil)(tick(losing(true)))
 		ticks(t, false, nil)(tick(j))
-		leasetest.Equal(t, "rows", count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), 1)
+		leasetest.Equal(t, "rows", db.Number(t, "SELECT COUNT(*) FROM "+table), 1)
 		s := statusOf(t, j, key)
 		testdb.ErrorIf(t, !s.Done.Equal(at) || s.Err != "", "the table says %+v", s)
 	})

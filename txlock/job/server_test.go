@@ -28,8 +28,6 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-var count, onServers = testdb.Count, testdb.OnDatabases
-
 // open returns jobs on a pool, with a short TTL.
 func open(t testing.TB, pool *sql.DB, opts ...Option) *Jobs {
 	t.Helper()
@@ -87,7 +85,7 @@ func TestTickOnServers(t *testing.T) {
 				}
 				group.Wait()
 				testdb.ErrorIf(t, calls.Load() != 1 || ran.Load() != 1, "%d calls, %d have run", calls.Load(), ran.Load())
-				leasetest.Equal(t, "rows", count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), 1)
+				leasetest.Equal(t, "rows", db.Number(t, "SELECT COUNT(*) FROM "+table), 1)
 				j := open(t, newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_select_limit": "1"} }))
 				if s := statusOf(t, j, key); !s.Done.Equal(at) || !strings.HasPrefix(s.Instance, "process ") || s.Running || s.Ended.Before(s.Started) {
 					t.Errorf("the table says %+v", s)
@@ -148,7 +146,7 @@ func TestTickTxRollsBack(t *testing.T) {
 		})
 		testdb.ErrorIf(t, !ran || err != nil || tries != 3 || commits != 1, "%v, %v after %d tries, and %d functions were called", ran, err, tries, commits)
 		leasetest.Equal(t, "retries of which the observer is told", strings.Count(log.String(), fmt.Sprintf("transaction retried\" key=%s ", key)), 2)
-		n, done := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), count(t, db.Admin(), "SELECT COUNT(*) FROM "+table+" WHERE what = 'done'")
+		n, done := db.Number(t, "SELECT COUNT(*) FROM "+table), db.Number(t, "SELECT COUNT(*) FROM "+table+" WHERE what = 'done'")
 		testdb.ErrorIf(t, n != 1 || done != 1, "%d rows, %d of them of the one that was done", n, done)
 	})
 }

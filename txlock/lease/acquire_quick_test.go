@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,13 +15,11 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
-
-// ways are the ways to acquire something that excludes others of its kind.
-var ways = map[string]verb{"lease": exclusive, "permit": permitOf}
 
 // nothingHeld checks that nobody holds anything.
 func nothingHeld(t *testing.T, m *lease.Manager) {
@@ -30,7 +29,8 @@ func nothingHeld(t *testing.T, m *lease.Manager) {
 }
 
 // TestNothingIsHeldAfterAnError proves that what an Acquire was granted that has returned
-// an error is released in the background, long before its time is over.
+// an error is released in the background, long before its time is over; and that a statement
+// which reaches the server after the deadline of the call changes nothing.
 func TestNothingIsHeldAfterAnError(t *testing.T) {
 	for name, acquire := range map[string]verb{"lease": exclusive, "permit": permitOf, "reader": shared} {
 		for _, c := range []struct {
@@ -65,6 +65,7 @@ func TestNothingIsHeldAfterAnError(t *testing.T) {
 				}
 				defer cancel()
 				wire.fault("Take", times(1, c.fault))
+				before, _ := db.Rows()
 				l, err = acquire(ctx, m, job)
 				db.at("the end of the call", c.took)
 				wants(t, "the call", err, c.want)
@@ -72,6 +73,9 @@ func TestNothingIsHeldAfterAnError(t *testing.T) {
 				db.after(max(c.free, c.took))
 				synctest.Wait()
 				nothingHeld(t, m)
+				db.after(10 * time.Second)
+				after, _ := db.Rows()
+				testdb.ErrorIf(t, c.free == 0 && !maps.Equal(before, after), "the rows are %+v, they were %+v", after, before)
 				l, err = acquire(t.Context(), m, job) // also by a manager that has asked in vain
 				must(t, err)
 				release(t, l)
@@ -118,28 +122,11 @@ func TestLateStatements(t *testing.T) {
 	})
 }
 
-// TestNothingIsGrantedPastTheDeadline proves that the server refuses a statement that
-// reaches it after the deadline of the call.
-func TestNothingIsGrantedPastTheDeadline(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		release(t, acquire(t, m, job))
-		before, err := wire.Stored(t.Context(), store.Row{Key: job.String()})
-		must(t, err)
-		wire.fault("Take", slow(5*time.Second))
-		wants(t, "Acquire", testdb.Err(m.Acquire(limited(t, time.Second), job)), context.DeadlineExceeded)
-		db.after(10 * time.Second)
-		after, err := wire.Stored(t.Context(), store.Row{Key: job.String()})
-		testdb.ErrorIf(t, err != nil || after != before, "%+v, error %v; it was %+v", after, err, before)
-	})
-}
-
 // TestFirstTryHasNoLimit proves that the first try is outside of the limit, whatever is waited for,
 // without a row and with one, and however slow the server is; and that those after it are inside.
 func TestFirstTryHasNoLimit(t *testing.T) {
 	for name, wait := range waitsWithoutLimit {
 		runInMemory(t, name, func(t *testing.T, db *memory) {
-			other := db.manager()
 			m, wire := db.process(lease.WaitAtMost(1))
 			for _, op := range []string{"Take", "Make", "Use", "Look", "ReadClock"} {
 				wire.fault(op, slow(time.Second))
@@ -147,17 +134,14 @@ func TestFirstTryHasNoLimit(t *testing.T) {
 			must(t, wait(t.Context(), m, job))
 			must(t, wait(t.Context(), m, job))
 			wire.Up()
-			hold := ways["lease"]
-			if strings.HasSuffix(name, "a permit") {
-				hold = ways["permit"]
-			} else {
-				ctx := lease.WithOwner(t.Context(), "me")
-				mine := acquireIn(ctx, t, other, job)
-				must(t, wait(ctx, m, job)) // of an owner who has it
-				release(t, mine)
+			ctx, hold := lease.WithOwner(t.Context(), "me"), permitOf
+			if !strings.HasSuffix(name, "a permit") {
+				hold = exclusive
 			}
-			l, err := hold(t.Context(), other, job)
-			must(t, err)
+			l := got(hold(ctx, db.manager(), job))(t)
+			if !strings.HasSuffix(name, "a permit") {
+				must(t, wait(ctx, m, job)) // of an owner who has it
+			}
 			wants(t, "what is held", wait(t.Context(), m, job), txlock.ErrWaitTimeout)
 			release(t, l)
 		})
@@ -168,8 +152,7 @@ func TestFirstTryHasNoLimit(t *testing.T) {
 func taking(t *testing.T, s *memstore.Store) *memstore.Tx {
 	t.Helper()
 	tx := s.Begin()
-	joined, err := s.Join(t.Context(), tx)
-	must(t, err)
+	joined := leasetest.Got(s.Join(t.Context(), tx))(t)
 	must(t, joined.Include(t.Context(), "take", job, func(ctx context.Context, in *store.In) error {
 		return testdb.Err(in.Force(ctx, store.Row{Key: job.String()}, 0))
 	}))
@@ -223,7 +206,7 @@ func TestWaiterSeesADeadHolder(t *testing.T) {
 			wire.Down(nil)
 			m := db.manager(lease.Poll(time.Millisecond, time.Hour))
 			wants(t, "a try before", testdb.Err(c.try(t.Context(), m, job)), txlock.ErrBusy)
-			l := mustLease(t)(c.wait(t.Context(), m, job))
+			l := got(c.wait(t.Context(), m, job))(t)
 			db.within("granted", 3*time.Second, 3*time.Second+c.late)
 			release(t, l)
 			must(t, acquired(c.try(t.Context(), db.manager(), job)))
@@ -232,30 +215,24 @@ func TestWaiterSeesADeadHolder(t *testing.T) {
 	}
 }
 
-// TestMakingEnds proves that a row that can't be made, because somebody has it or its gap
-// locked, is tried again for a quarter of a second, and is busy then.
+// TestMakingEnds proves that a row that somebody else makes at the same moment will do; and that one that can't be
+// made, because somebody has it or its gap locked, is tried again for a quarter of a second, and is busy then.
 func TestMakingEnds(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, w := db.process()
-		w.fault("Make", func(context.Context, string, store.Row, func() error) error { return store.ErrLocked })
-		wants(t, "TryAcquire", testdb.Err(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
-		db.within("TryAcquire", 200*time.Millisecond, 350*time.Millisecond)
-		w.sends(t, "Make", 17)
-		w.Up()
-		must(t, acquired(m.TryAcquire(t.Context(), job)))
-	})
-}
-
-// TestMakingMeetsOthers proves that a row that somebody else makes at the same moment will do.
-func TestMakingMeetsOthers(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, w := db.process()
 		w.fault("Make", func(_ context.Context, _ string, _ store.Row, call func() error) error {
 			return errors.Join(call(), store.ErrLocked)
 		})
 		must(t, acquired(m.TryAcquire(t.Context(), job)))
-		db.at("TryAcquire", 0)
+		db.at("TryAcquire of a row that others make", 0)
 		w.sends(t, "Make", 1)
+		another := txlock.Named("another")
+		w.fault("Make", func(context.Context, string, store.Row, func() error) error { return store.ErrLocked })
+		wants(t, "TryAcquire", testdb.Err(m.TryAcquire(t.Context(), another)), txlock.ErrBusy)
+		db.within("TryAcquire", 200*time.Millisecond, 350*time.Millisecond)
+		w.sends(t, "Make", 1+17)
+		w.Up()
+		must(t, acquired(m.TryAcquire(t.Context(), another)))
 	})
 }
 
@@ -383,7 +360,7 @@ func TestReleaseNeedsNoLook(t *testing.T) {
 			looks := len(wire.calls("Look"))
 			release(t, held)
 			must(t, <-waiter)
-			equal(t, "looks after the release", len(wire.calls("Look"))-looks, 0)
+			leasetest.Equal(t, "looks after the release", len(wire.calls("Look"))-looks, 0)
 		}
 	})
 }

@@ -17,7 +17,7 @@ import (
 
 func acquireTx(t testing.TB, m *lease.Manager, tx txlock.Tx, key txlock.Key) *lease.Lease {
 	t.Helper()
-	return mustLease(t)(m.AcquireTx(context.Background(), tx, key))
+	return got(m.AcquireTx(context.Background(), tx, key))(t)
 }
 
 // keyOf makes a key that was never leased, or was.
@@ -81,7 +81,7 @@ func TestAcquireTxExhaustedPool(t *testing.T) {
 				guard(t, l, tx)
 				wants(t, "TryAcquire", testdb.Err(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 				commit(t, tx)
-				wantsNone(t, "Renew", l.Renew(t.Context()))
+				wants(t, "Renew", l.Renew(t.Context()), nil)
 				release(t, l)
 
 				// Held by somebody else, and guarded by him.
@@ -110,7 +110,7 @@ func TestAcquireTxExhaustedPool(t *testing.T) {
 				tx = begin(t, pool, sql.LevelReadCommitted)
 				wants(t, "AcquireTx beside a reader", testdb.Err(m.AcquireTx(t.Context(), tx, key)), want)
 				rollback(t, tx)
-				wantsNone(t, "Renew of the reader", reader.Renew(t.Context()))
+				wants(t, "Renew of the reader", reader.Renew(t.Context()), nil)
 				release(t, reader)
 			})
 		}
@@ -153,7 +153,7 @@ func TestAcquireTxSideBySide(t *testing.T) {
 						return
 					}
 					wants(t, "AcquireTx", err, txlock.ErrBusy)
-					wantsNone(t, "Rollback", tx.Rollback())
+					wants(t, "Rollback", tx.Rollback(), nil)
 				})
 			}
 			all.Wait()
@@ -186,9 +186,9 @@ func TestAcquireTxSeesReadersThatAreGone(t *testing.T) {
 				guard(t, r, change)
 				commit(t, change)
 				release(t, r)
-				exec(t, db.Admin(), "UPDATE lockstep_leases SET expires_us = 1, token = 1 WHERE name = ? AND slot > 0", key.String())
-				wantsNone(t, "the removal", remove(m, key))
-				left := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0", key.String())
+				db.Exec(t, "UPDATE lockstep_leases SET expires_us = 1, token = 1 WHERE name = ? AND slot > 0", key.String())
+				wants(t, "the removal", remove(m, key), nil)
+				left := db.Number(t, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0", key.String())
 				testdb.ErrorIf(t, (left == 0) != (name != "left"), "%d rows of readers are left", left)
 				wants(t, "AcquireTx", testdb.Err(m.AcquireTx(t.Context(), tx, key)), txlock.ErrStaleSnapshot)
 				rollback(t, tx)
@@ -221,7 +221,7 @@ func TestAcquireTxSeesReaders(t *testing.T) {
 					t.Fatalf("AcquireTx: %v, want ErrBusy", err) // nobody would come in any more
 				}
 				commit(t, tx)
-				wantsNone(t, "Renew of the reader", r.Renew(t.Context()))
+				wants(t, "Renew of the reader", r.Renew(t.Context()), nil)
 				must(t, acquired(other.AcquireShared(limited(t, 2*time.Minute), key)))
 				release(t, r)
 				release(t, acquire(t, m, key))
@@ -260,7 +260,7 @@ func amongNeighbours[C any](t *testing.T, cases map[string]C, test func(t *testi
 				for name, c := range cases {
 					for _, b := range beginnings {
 						if !t.Run(fmt.Sprintf("%s/%v/%t", name, b.level, b.read), func(t *testing.T) {
-							exec(t, db.Admin(), "TRUNCATE TABLE lockstep_leases")
+							db.Exec(t, "TRUNCATE TABLE lockstep_leases")
 							pool := newPool(t, db, guarded)
 							test(t, neighbourhood{db, pool, newManager(t, pool), newManager(t, pool), b.level, b.read}, c)
 						}) {
@@ -293,7 +293,7 @@ func TestAcquireTxLocksNoOtherKey(t *testing.T) {
 		"shared":    func(t *testing.T, n neighbourhood, key txlock.Key) { release(t, share(t, n.other, key)) },
 		"dead readers": func(t *testing.T, n neighbourhood, key txlock.Key) {
 			share(t, n.other, key)
-			exec(t, n.db.Admin(), "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot > 0", key.String())
+			n.db.Exec(t, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot > 0", key.String())
 		},
 		"never": func(*testing.T, neighbourhood, txlock.Key) {},
 	}, func(t *testing.T, n neighbourhood, use func(t *testing.T, n neighbourhood, key txlock.Key)) {
@@ -307,18 +307,18 @@ func TestAcquireTxLocksNoOtherKey(t *testing.T) {
 			guard(t, h, guards)
 		}
 		tx := n.begin(t)
-		l := mustLease(t)(n.m.AcquireTx(ctx, tx, own))
+		l := got(n.m.AcquireTx(ctx, tx, own))(t)
 		commit(t, guards)
 		for _, h := range held {
-			wantsNone(t, "Renew of a neighbour", h.Renew(ctx))
-			wantsNone(t, "Release of a neighbour", h.Release(ctx))
+			wants(t, "Renew of a neighbour", h.Renew(ctx), nil)
+			wants(t, "Release of a neighbour", h.Release(ctx), nil)
 			release(t, acquire(t, n.other, h.Key()))
 		}
 		for i, suffix := range []string{":0", ":2", ":4"} { // around each of the three
 			everyVerb(ctx, t, n.other, n.pool, fmt.Sprintf("%s%s%d", key, suffix, i))
 		}
 		again, err := n.m.AcquireTx(ctx, tx, txlock.Named(key+":2a"))
-		wantsNone(t, "AcquireTx of a new key in the same transaction", err)
+		wants(t, "AcquireTx of a new key in the same transaction", err, nil)
 		commit(t, tx)
 		release(t, l)
 		if err == nil {
@@ -339,7 +339,7 @@ func everyVerb(ctx context.Context, t *testing.T, m *lease.Manager, pool *sql.DB
 		},
 	} {
 		l, err := verb(ctx, m, txlock.Named(key+":"+name))
-		wantsNone(t, name+" of a new key", err)
+		wants(t, name+" of a new key", err, nil)
 		if err == nil {
 			release(t, l)
 		}
@@ -356,8 +356,8 @@ func TestMakeBehindAForeignGap(t *testing.T) {
 		release(t, acquire(t, m, txlock.Named(key+":9")))
 		foreign := begin(t, newPool(t, db, false), sql.LevelRepeatableRead)
 		rows, err := foreign.Query("SELECT slot FROM lockstep_leases WHERE name > ? AND name < ? FOR UPDATE", key+":1", key+":9")
-		wantsNone(t, "the range", err)
-		wantsNone(t, "the range", rows.Close())
+		wants(t, "the range", err, nil)
+		wants(t, "the range", rows.Close(), nil)
 		ctx := limited(t, 5*time.Minute)
 		run, wait := sideBySide(t)
 		for name, verb := range map[string]verb{
@@ -381,12 +381,6 @@ func TestMakeBehindAForeignGap(t *testing.T) {
 	})
 }
 
-// wantsNone is wants for no error.
-func wantsNone(t testing.TB, what string, err error) {
-	t.Helper()
-	testdb.ErrorIf(t, err != nil, "%s: %v", what, err)
-}
-
 // TestMakeKeepsTheSessionsLimit proves that the limit of lock waits of a session that has made
 // rows is the program's afterwards.
 func TestMakeKeepsTheSessionsLimit(t *testing.T) {
@@ -395,10 +389,10 @@ func TestMakeKeepsTheSessionsLimit(t *testing.T) {
 		m := newManager(t, pool)
 		limit := func() (seconds int) {
 			t.Helper()
-			wantsNone(t, "the limit", pool.QueryRow("SELECT @@SESSION.innodb_lock_wait_timeout").Scan(&seconds))
+			wants(t, "the limit", pool.QueryRow("SELECT @@SESSION.innodb_lock_wait_timeout").Scan(&seconds), nil)
 			return seconds
 		}
-		wantsNone(t, "SET", testdb.Err(pool.Exec("SET SESSION innodb_lock_wait_timeout = 17")))
+		wants(t, "SET", testdb.Err(pool.Exec("SET SESSION innodb_lock_wait_timeout = 17")), nil)
 		id := testdb.ConnID(t, pool)
 		release(t, acquire(t, m, named()))
 		now := limit()
@@ -425,14 +419,14 @@ func TestRefusedAcquireTxLocksNothing(t *testing.T) {
 		rollback(t, first)
 		wants(t, "Release of what was rolled back", l.Release(ctx), txlock.ErrNotHeld)
 		r, err := n.other.TryAcquireShared(ctx, key)
-		wantsNone(t, "TryAcquireShared", err)
+		wants(t, "TryAcquireShared", err, nil)
 		if err == nil {
 			release(t, r)
 		}
 		for _, suffix := range []string{":1", ":2a", ":4"} {
 			everyVerb(ctx, t, n.other, n.pool, name+suffix)
 		}
-		wantsNone(t, "Commit", tx.Commit())
+		wants(t, "Commit", tx.Commit(), nil)
 	})
 }
 

@@ -213,8 +213,7 @@ func TestFairNewcomers(t *testing.T) {
 				key := named()
 				m := fairManager(t, db)
 				if shared {
-					l := share(t, m, key)
-					release(t, l)
+					release(t, share(t, m, key))
 				}
 				release(t, acquire(t, m, key, lease.TTL(5*time.Second)))
 				must(t, acquired(m.TryAcquire(t.Context(), key)))
@@ -248,7 +247,7 @@ func TestFairFirstQueue(t *testing.T) {
 			key := named()
 			queue := line{db: db, key: key}
 			held := acquire(t, fairManager(t, db), key)
-			exec(t, db.Admin(), "DELETE FROM lockstep_leases WHERE name = ? AND slot = -1", key.String())
+			db.Exec(t, "DELETE FROM lockstep_leases WHERE name = ? AND slot = -1", key.String())
 			var tap wiretap
 			begun, going := make(chan struct{}), make(chan struct{})
 			var once sync.Once
@@ -273,7 +272,7 @@ func TestFairFirstQueue(t *testing.T) {
 				slow.end(t)
 				wants(t, "the one who made the queue", slow.err, context.Canceled)
 				waitUntil(t, "nothing is left of it", func() bool {
-					return number(t, db.Admin(), "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE user = ? AND (info LIKE '%QueueForLease%' OR info LIKE '%EnsureLease%')", db.Config().User) == 0
+					return db.Number(t, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE user = ? AND (info LIKE '%QueueForLease%' OR info LIKE '%EnsureLease%')", db.Config().User) == 0
 				})
 			}
 			release(t, held)
@@ -285,34 +284,25 @@ func TestFairFirstQueue(t *testing.T) {
 	})
 }
 
-// detour makes all that a pool sends, and hears, pass a function before, which may take its time.
-func detour(pass func(sent bool)) func(*mysql.Config) {
-	return func(c *mysql.Config) {
-		c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, address)
-			return slowConn{conn, pass}, err
-		}
-	}
-}
-
+// slowConn makes all that it sends, and hears, pass a function before, which may take its time.
 type slowConn struct {
 	net.Conn
-	pass func(sent bool)
+	pass func()
 }
 
 func (c slowConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.pass(false)
+	c.pass()
 	return n, err
 }
 
 func (c slowConn) Write(b []byte) (int, error) {
-	c.pass(true)
+	c.pass()
 	return c.Conn.Write(b)
 }
 
 func (c slowConn) Close() error {
-	c.pass(true)
+	c.pass()
 	return c.Conn.Close()
 }
 
@@ -321,16 +311,10 @@ type losing struct{ now atomic.Pointer[atomic.Bool] }
 
 func (l *losing) install(t *testing.T) func(c *mysql.Config) {
 	l.now.Store(new(atomic.Bool))
-	return func(c *mysql.Config) {
-		c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, address)
-			if err != nil {
-				return nil, err
-			}
-			t.Cleanup(func() { _ = conn.Close() })
-			return &lostConn{Conn: conn, lost: l.now.Load(), closed: make(chan struct{})}, nil
-		}
-	}
+	return testdb.Dialled(t, func(conn *net.TCPConn) net.Conn {
+		t.Cleanup(func() { _ = conn.Close() })
+		return &lostConn{Conn: conn, lost: l.now.Load(), closed: make(chan struct{})}
+	})
 }
 
 // lose loses the connections that are open.
@@ -397,7 +381,7 @@ func (q *line) taken(t testing.TB) bool {
 		t.Fatal(err)
 	}
 	_, idle := q.db.RowLocks(t)
-	return len(idle) > 0 && number(t, q.db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = -1", q.key.String()) == 1
+	return len(idle) > 0 && q.db.Number(t, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = -1", q.key.String()) == 1
 }
 
 // first returns when somebody is the first in the queue and nobody waits behind, and its session.
@@ -421,7 +405,7 @@ func (q *line) first(t testing.TB) (session int64) {
 // two seconds, as it does on a machine that is busy enough.
 func (q *line) left(t testing.TB, session int64) bool {
 	t.Helper()
-	return number(t, q.db.Admin(), "SELECT COUNT(*) FROM "+q.db.Engine().Processes()+" WHERE id = ?", session) == 0
+	return q.db.Number(t, "SELECT COUNT(*) FROM "+q.db.Engine().Processes()+" WHERE id = ?", session) == 0
 }
 
 // next returns when one more waits behind the first, and its session.
@@ -498,7 +482,7 @@ func TestFairOrder(t *testing.T) {
 			}
 			waitUntil(t, "all but the first have waited for three seconds", func() bool {
 				return round > 0 || !slices.ContainsFunc(places[1:], func(id int64) bool {
-					return number(t, db.Admin(), "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE id = ? AND time >= 3", id) == 0
+					return db.Number(t, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE id = ? AND time >= 3", id) == 0
 				})
 			})
 			release(t, l)
@@ -520,9 +504,10 @@ func TestFairOrder(t *testing.T) {
 // first in the queue or in the middle, delays nobody: the server notices, the next has the lease
 // meanwhile, and the waiter waits on from a new place.
 func TestFairLostPlace(t *testing.T) {
-	stops := func(*testing.T) (network func(*mysql.Config), stop, goOn func()) {
+	stops := func(t *testing.T) (network func(*mysql.Config), stop, goOn func()) {
 		var process sync.RWMutex // locked while it stands still: it sends and hears nothing, and closes no connection
-		return detour(func(bool) { process.RLock(); defer process.RUnlock() }), process.Lock, sync.OnceFunc(process.Unlock)
+		pass := func() { process.RLock(); defer process.RUnlock() }
+		return testdb.Dialled(t, func(conn *net.TCPConn) net.Conn { return slowConn{conn, pass} }), process.Lock, sync.OnceFunc(process.Unlock)
 	}
 	loses := func(t *testing.T) (network func(*mysql.Config), lose, goOn func()) {
 		of := new(losing)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -31,31 +32,34 @@ const soon = 5 * time.Minute
 func counter(t testing.TB, db *testdb.DB) (table string) {
 	t.Helper()
 	table = db.CreateTable(t, "counter", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
-	exec(t, db.Admin(), "INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
+	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
 	return table
-}
-
-// counted reads what was committed.
-func counted(t testing.TB, db *testdb.DB, table string) int64 {
-	t.Helper()
-	return number(t, db.Admin(), "SELECT n FROM "+table+" WHERE id = 1")
 }
 
 // counts checks what was committed.
 func counts(t testing.TB, db *testdb.DB, table string, want int64) {
 	t.Helper()
-	equal(t, "the counter", counted(t, db, table), want)
+	leasetest.Equal(t, "the counter", db.Number(t, "SELECT n FROM "+table+" WHERE id = 1"), want)
 }
 
+// begin begins a transaction that is rolled back at the end of the test, if it is
+// open then.
 func begin(t testing.TB, pool *sql.DB, level sql.IsolationLevel) *sql.Tx {
 	t.Helper()
-	return testdb.Begin(t, pool, &sql.TxOptions{Isolation: level})
+	tx := leasetest.Got(pool.BeginTx(context.Background(), &sql.TxOptions{Isolation: level}))(t)
+	t.Cleanup(func() {
+		if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+			t.Logf("roll back at the end: %v", err)
+		}
+	})
+	return tx
 }
 
 // run executes a statement in a transaction.
 func run(t testing.TB, tx *sql.Tx, query string) {
 	t.Helper()
-	exec(t, tx, query)
+	_, err := tx.ExecContext(context.Background(), query)
+	testdb.FatalIf(t, err != nil, "%s: %v", query, err)
 }
 
 // add raises the counter in a transaction, without reading it.
@@ -137,7 +141,7 @@ func TestGuardSnapshot(t *testing.T) {
 					l := acquire(t, m, key)
 					defer release(t, l)
 					if err := l.Guard(t.Context(), tx); level == sql.LevelReadCommitted {
-						wantsNone(t, "Guard", err)
+						wants(t, "Guard", err, nil)
 					} else if wants(t, "Guard after an old read", err, txlock.ErrStaleSnapshot); !txlock.Retryable(err) {
 						t.Errorf("not retryable: %v", err)
 					}
@@ -209,7 +213,7 @@ func TestGuardAndSavepoints(t *testing.T) {
 					t.Errorf("Commit: %v", err)
 				}
 				counts(t, db, table, want)
-				wantsNone(t, "the lease", l.Err())
+				wants(t, "the lease", l.Err(), nil)
 			})
 		}
 	})
@@ -242,7 +246,7 @@ func TestLostUpdates(t *testing.T) {
 					}
 					f := fuzz{db: db, pool: pool, level: level, where: where}
 					commits := f.run(t, rounds)
-					counted := number(t, db.Admin(), "SELECT SUM(n) FROM "+f.table)
+					counted := db.Number(t, "SELECT SUM(n) FROM "+f.table)
 					t.Logf("%d rounds, %d pauses, %d commits, %d refused as lost and %d as stale, the counters show %d",
 						f.rounds.Load(), f.pauses.Load(), commits, f.lost.Load(), f.stale.Load(), counted)
 					testdb.ErrorIf(t, f.pauses.Load() < rounds/10 || commits < rounds/3, "too few of them: this test can't tell")
@@ -282,7 +286,7 @@ func (f *fuzz) run(t *testing.T, rounds int64) (commits int64) {
 	t.Helper()
 	f.table = f.db.CreateTable(t, "fuzz", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
 	for id := range f.counters {
-		exec(t, f.db.Admin(), "INSERT INTO "+f.table+" VALUES (?, 0)", id)
+		f.db.Exec(t, "INSERT INTO "+f.table+" VALUES (?, 0)", id)
 		f.counters[id].id, f.counters[id].key = id, named()
 	}
 	var group sync.WaitGroup
@@ -290,7 +294,7 @@ func (f *fuzz) run(t *testing.T, rounds int64) (commits int64) {
 		m := newManager(t, f.pool)
 		group.Go(func() {
 			for f.rounds.Load() < rounds && !t.Failed() {
-				wantsNone(t, "round", f.round(t.Context(), m, &f.counters[rand.IntN(len(f.counters))]))
+				wants(t, "round", f.round(t.Context(), m, &f.counters[rand.IntN(len(f.counters))]), nil)
 			}
 		})
 	}
@@ -522,8 +526,7 @@ func TestBlockerIsEnded(t *testing.T) {
 			_, err := b.TryAcquire(t.Context(), job)
 			wants(t, "TryAcquire", err, txlock.ErrBusy)
 			testdb.ErrorIf(t, heldBy(err) == nil || heldBy(err).Session == 0, "%v names no session", err)
-			next, err := c.take(other)(limited(t, 5*time.Minute), b, job, c.options...)
-			must(t, err)
+			next := leasetest.Got(c.take(other)(limited(t, 5*time.Minute), b, job, c.options...))(t)
 			db.within("granted", 3*time.Second+c.grace, 4*time.Second+c.grace)
 			wire.Up()
 			wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
@@ -558,14 +561,14 @@ func TestForceReleaseEnds(t *testing.T) {
 		var guards sync.WaitGroup
 		commits := func(tx *memstore.Tx) {
 			time.Sleep(2 * time.Second)
-			wantsNone(t, "Commit", tx.Commit())
+			wants(t, "Commit", tx.Commit(), nil)
 		}
 		tx = wire.guarding(t, l)
 		guards.Go(func() { commits(tx) })
 		for range 3 {
 			next := wire.Begin()
 			guards.Go(func() {
-				wantsNone(t, "Guard", l.Guard(t.Context(), next, txlock.NothingRead()))
+				wants(t, "Guard", l.Guard(t.Context(), next, txlock.NothingRead()), nil)
 				commits(next)
 			})
 			synctest.Wait()
@@ -607,18 +610,18 @@ func TestAcquireTxCommits(t *testing.T) {
 		other := db.manager()
 		release(t, acquire(t, other, job))
 		tx, me := wire.Begin(), lease.WithOwner(t.Context(), "me")
-		l := mustLease(t)(m.AcquireTx(me, tx, job))
-		again := mustLease(t)(m.AcquireTx(me, tx, job))
+		l := got(m.AcquireTx(me, tx, job))(t)
+		again := got(m.AcquireTx(me, tx, job))(t)
 		entered(t, again, l)
 		wants(t, "TryAcquire", testdb.Err(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		nothingHeld(t, other)
-		late := mustLease(t)(m.AcquireTx(lease.WithOwner(t.Context(), "other"), wire.Begin(), txlock.Named("other")))
+		late := got(m.AcquireTx(lease.WithOwner(t.Context(), "other"), wire.Begin(), txlock.Named("other")))(t)
 		db.after(15 * time.Second) // a renewal finds it locked
 		must(t, tx.Commit())
 		time.Sleep(time.Minute)
 		release(t, again)
 		must(t, l.Err())
-		equal(t, "holders", inspect(t, m, job).Holders, 1)
+		leasetest.Equal(t, "holders", inspect(t, m, job).Holders, 1)
 		wants(t, "one that is not committed in time", late.Err(), txlock.ErrLost)
 		wants(t, "AcquireTx of what is held", testdb.Err(m.AcquireTx(t.Context(), wire.Begin(), job)), txlock.ErrBusy)
 		release(t, l)
@@ -638,7 +641,7 @@ func TestAcquireTxRollsBack(t *testing.T) {
 		m, wire := db.process()
 		ctx := lease.WithOwner(t.Context(), "me")
 		tx := wire.Begin()
-		l := mustLease(t)(m.AcquireTx(ctx, tx, job))
+		l := got(m.AcquireTx(ctx, tx, job))(t)
 		must(t, tx.Rollback())
 		must(t, l.Err())
 		<-l.Done()
@@ -646,7 +649,7 @@ func TestAcquireTxRollsBack(t *testing.T) {
 		wants(t, "Err", l.Err(), txlock.ErrLost, lease.ErrReplaced)
 
 		tx = wire.Begin()
-		l = mustLease(t)(m.AcquireTx(ctx, tx, job))
+		l = got(m.AcquireTx(ctx, tx, job))(t)
 		must(t, tx.Rollback())
 		time.Sleep(time.Millisecond)       // a token is the time of its grant
 		again := acquireIn(ctx, t, m, job) // the same owner
@@ -679,8 +682,7 @@ func TestOneCleanup(t *testing.T) {
 		testdb.ErrorIf(t, cleaned < 59 || cleaned > 61, "cleaned %d times in an hour", cleaned)
 		synctest.Wait()
 		for key, exists := range map[string]bool{"idle a": false, "used a": true} {
-			seen, err := wires[0].Look(t.Context(), store.Row{Key: key})
-			must(t, err)
+			seen := leasetest.Got(wires[0].Look(t.Context(), store.Row{Key: key}))(t)
 			testdb.ErrorIf(t, seen.Exists != exists, "%s: %+v", key, seen)
 		}
 		runtime.KeepAlive(held)

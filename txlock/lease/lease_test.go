@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -31,11 +32,11 @@ func TestAcquireExcludes(t *testing.T) {
 			wants(t, "TryAcquire of a held lease", err, txlock.ErrBusy)
 			namesHolder(t, "TryAcquire of a held lease", err, key, infoOf(t, l, m))
 		}
-		wantsNone(t, "Err", l.Err())
+		wants(t, "Err", l.Err(), nil)
 		release(t, l)
 		wants(t, "Err after the release", l.Err(), txlock.ErrNotHeld)
-		wantsNone(t, "second Release", l.Release(t.Context()))
-		next := mustLease(t)(other.TryAcquire(t.Context(), key))
+		wants(t, "second Release", l.Release(t.Context()), nil)
+		next := got(other.TryAcquire(t.Context(), key))(t)
 		higher(t, next, l)
 		release(t, next)
 		permits := named()
@@ -51,7 +52,7 @@ var oftenRenewed = []lease.ManagerOption{lease.TTL(time.Minute), lease.RenewEver
 func renewed(t *testing.T, db *testdb.DB, l *lease.Lease) {
 	t.Helper()
 	last := func() int64 {
-		return number(t, db.Admin(), "SELECT MAX(expires_us) FROM lockstep_leases WHERE name = ?", l.Key().String())
+		return db.Number(t, "SELECT MAX(expires_us) FROM lockstep_leases WHERE name = ?", l.Key().String())
 	}
 	before := last()
 	testdb.ErrorIf(t, !testdb.Await(soon, func() bool { return last() > before }), "the lease of %v is not renewed", l.Key())
@@ -75,7 +76,7 @@ func TestLimitSaysWhatWasSeen(t *testing.T) {
 			{testdb.Err(permits.Acquire(t.Context(), limit)), "no permit was free"},
 		} {
 			wants(t, "the limit", c.err, txlock.ErrWaitTimeout)
-			says(t, c.err, c.says)
+			leasetest.Fails(t, "the limit", c.err, c.says)
 		}
 		must(t, reader.Renew(t.Context()))
 	})
@@ -104,7 +105,7 @@ func TestBadInput(t *testing.T) {
 			{lease.TTL(lease.MinTTL)}, {lease.TTL(lease.MaxTTL), lease.MaxLifetime(lease.MaxTTL), lease.RenewEvery(lease.MaxTTL / 2)},
 			{lease.PurgeEvery(0, time.Second)}, {lease.Poll(1, 1), lease.WaitAtMost(1), lease.RenewEvery(1)},
 		} {
-			wantsNone(t, fmt.Sprint("NewManager with good options ", i), testdb.Err(lease.NewManager(pool, options...)))
+			wants(t, fmt.Sprint("NewManager with good options ", i), testdb.Err(lease.NewManager(pool, options...)), nil)
 		}
 
 		refused := func(what string, calls map[string]error, want error) {
@@ -133,7 +134,7 @@ func TestBadInput(t *testing.T) {
 			wants(t, "RequestRelease", m.RequestRelease(t.Context(), job, text), txlock.ErrInvalidOption)
 		}
 		testdb.ErrorIf(t, m.Do(t.Context(), job, nil) == nil || m.TryDo(t.Context(), job, nil) == nil, "Do, or TryDo, takes a nil function")
-		equal(t, "calls that were sent", wire.total(), 0)
+		leasetest.Equal(t, "calls that were sent", wire.total(), 0)
 
 		l := acquire(t, m, job, lease.WithLabel(long+"x"))
 		must(t, m.RequestRelease(t.Context(), job, long+"y"))
@@ -174,7 +175,7 @@ func TestTablesMissing(t *testing.T) {
 		m := newManager(t, pool)
 		tx := begin(t, pool, sql.LevelDefault)
 		calls := allCalls(t.Context(), m, tx, named())
-		wantsNone(t, "Rollback", tx.Rollback())
+		wants(t, "Rollback", tx.Rollback(), nil)
 		maps.Copy(calls, keyCalls(t.Context(), m, named()))
 		calls["List"], calls["Purge"] = testdb.Err(m.List(t.Context())), testdb.Err(m.Purge(t.Context()))
 		for call, err := range calls {
@@ -216,7 +217,7 @@ func TestBatchAtRandom(t *testing.T) {
 					if err != nil {
 						continue
 					}
-					equal(t, "holders", holders[at].Add(1), 1)
+					leasetest.Equal(t, "holders", holders[at].Add(1), 1)
 					last := tokens[at].Swap(l.Token())
 					testdb.ErrorIf(t, last >= l.Token(), "token %d after %d", l.Token(), last)
 					grants.Add(1)
@@ -238,9 +239,8 @@ func TestBatchAtRandom(t *testing.T) {
 		over.Store(true)
 		work.Wait()
 		said := fmt.Sprintf("%d kills, %d grants, %d statements for several", kills.Load(), grants.Load(), together.Load())
-		if t.Log(said); !enough() {
-			t.Errorf("too few to prove anything: %s", said)
-		}
+		t.Log(said)
+		testdb.ErrorIf(t, !enough(), "too few to prove anything: %s", said)
 		pools = append(pools, newPool(t, db, false)) // without connections that are being killed
 		managers = append(managers, newManager(t, pools[2]))
 		for _, key := range keys {
@@ -303,7 +303,7 @@ func TestOpenTransactionsAreBounded(t *testing.T) {
 				}
 				must(t, err)
 				ctx, delays, start := limited(t, soon), testdb.Delays(t), time.Now()
-				l := mustLease(t)(c.wants(ctx, other, key))
+				l := got(c.wants(ctx, other, key))(t)
 				took := time.Since(start)
 				testdb.ErrorIf(t, took > bounded+delays(), "free after %v", took)
 				testdb.ErrorIf(t, tx.Commit() == nil, "the transaction was committed all the same")
@@ -375,8 +375,7 @@ func TestBlockedBySession(t *testing.T) {
 			for limit := 2 * c.from; err != nil && !strings.Contains(err.Error(), c.says) && limit < soon; limit *= 2 {
 				err = c.call(limit)
 			}
-			says(t, err, who)
-			says(t, err, c.says)
+			leasetest.Fails(t, c.what, err, who, c.says)
 			testdb.ErrorIf(t, c.want != nil && !errors.Is(err, c.want), "%s: %v, want %v", c.what, err, c.want)
 		}
 		db.Kill(t, int64(session))
@@ -390,7 +389,7 @@ func TestGuardOfAnotherDatabase(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, foreign := newPool(t, db, true), newPool(t, testdb.Shared(t, db.Engine()).OpenLeases(t), true)
 		for name, acquire := range map[string]verb{"lease": exclusive, "reader": shared} {
-			l := mustLease(t)(acquire(t.Context(), newManager(t, pool), named()))
+			l := got(acquire(t.Context(), newManager(t, pool), named()))(t)
 			tx := begin(t, foreign, sql.LevelDefault)
 			wants(t, name, l.Guard(t.Context(), tx), lease.ErrOtherDatabase)
 			rollback(t, tx)
@@ -443,7 +442,7 @@ func TestNoInnocentSessionIsEnded(t *testing.T) {
 		for range 5 {
 			tx := begin(t, pool, sql.LevelRepeatableRead)
 			reads(t, tx, table)
-			exec(t, db.Admin(), "UPDATE lockstep_leases SET owner = 'over', holders = ';over', token = token + 1, expires_us = 1, conn_id = ? WHERE name = ? AND slot = 0",
+			db.Exec(t, "UPDATE lockstep_leases SET owner = 'over', holders = ';over', token = token + 1, expires_us = 1, conn_id = ? WHERE name = ? AND slot = 0",
 				session, key.String())
 			wants(t, "AcquireTx after the snapshot", testdb.Err(refused.AcquireTx(t.Context(), tx, key)), txlock.ErrStaleSnapshot)
 			ctx, stop := context.WithCancel(t.Context())

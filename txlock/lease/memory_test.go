@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -68,17 +67,14 @@ func (db *memory) process(options ...lease.ManagerOption) (*lease.Manager, *wire
 // at checks how much time has passed in the test.
 func (db *memory) at(what string, want time.Duration) {
 	db.t.Helper()
-	if got := time.Since(db.begun); got != want {
-		db.t.Errorf("%s after %v, want %v", what, got, want)
-	}
+	leasetest.Equal(db.t, what+" after", time.Since(db.begun), want)
 }
 
 // within checks that some time has passed in the test, and not too much.
 func (db *memory) within(what string, least, most time.Duration) {
 	db.t.Helper()
-	if got := time.Since(db.begun); got < least || got > most {
-		db.t.Errorf("%s after %v, want %v to %v", what, got, least, most)
-	}
+	took := time.Since(db.begun)
+	testdb.ErrorIf(db.t, took < least || took > most, "%s after %v, want %v to %v", what, took, least, most)
 }
 
 // after sleeps until so much time has passed in the test.
@@ -244,8 +240,10 @@ func done(l *lease.Lease) bool {
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var exec, number, onServers = testdb.Exec, testdb.Number, testdb.OnDatabases
-var must, wants, higher, limited, newPool = leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited, leasetest.Pool
+var (
+	must, wants, higher, limited = leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited
+	newPool, onServers, got      = leasetest.Pool, testdb.OnDatabases, leasetest.Got[*lease.Lease]
+)
 
 // inner is what package lease does for lockstep's own packages.
 var inner = lease.Internal(bridge.Pass{})
@@ -290,12 +288,11 @@ func sideBySide(t *testing.T) (run func(name string, test func(t *testing.T)), w
 // no TTL, it is one that doesn't end in a test, on a busy machine neither.
 func newManager(t testing.TB, pool *sql.DB, options ...lease.ManagerOption) *lease.Manager {
 	t.Helper()
-	m, err := lease.NewManager(pool, append([]lease.ManagerOption{lease.TTL(5 * soon)}, options...)...)
-	must(t, err)
+	m := leasetest.Got(lease.NewManager(pool, append([]lease.ManagerOption{lease.TTL(5 * soon)}, options...)...))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
-		wantsNone(t, "close the manager", m.Close(ctx))
+		wants(t, "close the manager", m.Close(ctx), nil)
 	})
 	return m
 }
@@ -308,17 +305,7 @@ func manyNamed(n int) []txlock.Key { return several(n, func(int) txlock.Key { re
 
 func acquire(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
-	return mustLease(t)(m.Acquire(t.Context(), key, options...))
-}
-
-// mustLease returns what takes the results of a call that acquires, which is to succeed.
-func mustLease(t testing.TB) func(l *lease.Lease, err error) *lease.Lease {
-	t.Helper()
-	return func(l *lease.Lease, err error) *lease.Lease {
-		t.Helper()
-		must(t, err)
-		return l
-	}
+	return got(m.Acquire(t.Context(), key, options...))(t)
 }
 
 // verb acquires something under a key.
@@ -334,12 +321,15 @@ func by(method func(*lease.Manager, context.Context, txlock.Key, ...lease.Acquir
 var (
 	exclusive, tryExclusive = by((*lease.Manager).Acquire), by((*lease.Manager).TryAcquire)
 	shared, tryShared       = by((*lease.Manager).AcquireShared), by((*lease.Manager).TryAcquireShared)
+	fairly                  = exclusive.under(lease.Fair())
 	permitOf, tryPermit     = ofOne((*lease.Semaphore).Acquire), ofOne((*lease.Semaphore).TryAcquire)
 )
 
-// fairly waits in the queue of Fair.
-var fairly verb = func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
-	return m.Acquire(ctx, key, append(options, lease.Fair())...)
+// under is the verb with options of its own.
+func (v verb) under(more ...lease.AcquireOption) verb {
+	return func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
+		return v(ctx, m, key, slices.Concat(options, more)...)
+	}
 }
 
 // ofOne makes a verb of a method of a semaphore of one permit.
@@ -358,18 +348,6 @@ func release(t testing.TB, leases ...*lease.Lease) {
 	for _, l := range leases {
 		must(t, l.Release(context.Background()))
 	}
-}
-
-// equal checks a value.
-func equal[T comparable](t testing.TB, what string, got, want T) {
-	t.Helper()
-	testdb.ErrorIf(t, got != want, "%s: %v, want %v", what, got, want)
-}
-
-// says checks what the text of an error has.
-func says(t testing.TB, err error, text string) {
-	t.Helper()
-	testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), text), "%v, want it to say %q", err, text)
 }
 
 // ended returns a context that has ended.

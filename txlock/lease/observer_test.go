@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -199,7 +200,7 @@ func TestObserverBalances(t *testing.T) {
 			testdb.ErrorIf(t, got != (balance{waiting, held}), "%s: %+v, want %d waiting and %d held", what, got, waiting, held)
 		}
 		l := acquire(t, m, key)
-		again := mustLease(t)(m.Acquire(lease.WithOwner(t.Context(), l.Owner()), key))
+		again := got(m.Acquire(lease.WithOwner(t.Context(), l.Owner()), key))(t)
 		expects("entered twice", 0, 1)
 		granted := make(chan *lease.Lease)
 		for range 2 {
@@ -216,10 +217,10 @@ func TestObserverBalances(t *testing.T) {
 		expects("nobody", 0, 0)
 		_, err := m.Acquire(t.Context(), txlock.Named(""))
 		testdb.ErrorIf(t, err == nil, "a key without a name")
-		shared := mustLease(t)(m.AcquireShared(t.Context(), named()))
+		shared := got(m.AcquireShared(t.Context(), named()))(t)
 		down := acquire(t, m, named())
 		wants(t, "of what is held", testdb.Err(m.TryAcquire(t.Context(), down.Key())), txlock.ErrBusy)
-		down = mustLease(t)(down.Downgrade(t.Context()))
+		down = got(down.Downgrade(t.Context()))(t)
 		expects("readers", 0, 2)
 		before := len(seen.all())
 		wants(t, "TryAcquire behind a reader", testdb.Err(m.TryAcquire(t.Context(), shared.Key())), txlock.ErrBusy)
@@ -257,10 +258,8 @@ func TestObserverBalances(t *testing.T) {
 // TestObserverPanics proves that nothing stays held if the observer panics before the caller has the lease, that
 // the panic goes on, and that the manager can be used afterwards.
 func TestObserverPanics(t *testing.T) {
-	var all, atLeast verb = func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) (*lease.Lease, error) {
+	var all verb = func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) (*lease.Lease, error) {
 		return nil, acquiredAll(m.AcquireAll(ctx, []txlock.Key{key, txlock.Named("another")}))
-	}, func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) (*lease.Lease, error) {
-		return m.TryAcquire(ctx, key, lease.HoldAtLeast(time.Hour))
 	}
 	for name, c := range map[string]struct {
 		in      txlock.Kind
@@ -268,7 +267,8 @@ func TestObserverPanics(t *testing.T) {
 		acquire verb
 	}{
 		"a lease": {txlock.Granted, 0, exclusive}, "a wait": {txlock.Waited, 0, exclusive}, "a permit": {txlock.Granted, 0, permitOf},
-		"a reader": {txlock.Granted, 0, shared}, "AcquireAll": {txlock.Granted, 1, all}, "HoldAtLeast": {txlock.Granted, 0, atLeast},
+		"a reader": {txlock.Granted, 0, shared}, "AcquireAll": {txlock.Granted, 1, all},
+		"HoldAtLeast": {txlock.Granted, 0, tryExclusive.under(lease.HoldAtLeast(time.Hour))},
 	} {
 		runInMemory(t, name, func(t *testing.T, db *memory) {
 			in, left := c.in, c.past
@@ -284,7 +284,7 @@ func TestObserverPanics(t *testing.T) {
 				time.AfterFunc(time.Second, func() { _ = held.Release(context.Background()) })
 			}
 			func() {
-				defer func() { equal(t, "the panic", recover(), any(c.in)) }()
+				defer func() { leasetest.Equal(t, "the panic", recover(), any(c.in)) }()
 				_, _ = c.acquire(t.Context(), m, job)
 			}()
 			in = ""
@@ -351,7 +351,7 @@ func TestRefusalsNameTheHolder(t *testing.T) {
 					m, of, looks = plain, unnamed, 0
 				}
 				what, key := name+" of a "+kind, txlock.Named(name+" of a "+kind)
-				held := mustLease(t)(hold(t.Context(), a, key))
+				held := got(hold(t.Context(), a, key))(t)
 				info, before := infoOf(t, held, a), len(of.calls("Inspect"))
 				err := call(t.Context(), m, key)
 				testdb.ErrorIf(t, !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, txlock.ErrWaitTimeout), "%s: %v", what, err)
@@ -406,16 +406,9 @@ func TestWaitingWriterIsNoHolder(t *testing.T) {
 		wires := map[*lease.Manager]*wire{plain: bare, named: wired}
 		for name, try := range map[string]verb{
 			"TryAcquire": tryExclusive, "TryAcquireShared": tryShared,
-			"Acquire": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
-				return m.Acquire(ctx, key, append(options, lease.WaitAtMost(time.Second))...)
-			},
-			"AcquireShared": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
-				return m.AcquireShared(ctx, key, append(options, lease.WaitAtMost(time.Second))...)
-			},
+			"Acquire": exclusive.under(lease.WaitAtMost(time.Second)), "AcquireShared": shared.under(lease.WaitAtMost(time.Second)),
 			"AcquireTx": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
-				tx := wires[m].Begin()
-				defer func() { _ = tx.Rollback() }()
-				return m.AcquireTx(ctx, tx, key, options...)
+				return wires[m].commits()(ctx, m, key, options...)
 			},
 		} {
 			_, err := try(t.Context(), named, job)
@@ -423,11 +416,11 @@ func TestWaitingWriterIsNoHolder(t *testing.T) {
 			held := told.refused.Held
 			testdb.ErrorIf(t, held == nil || held.Owner != info.Owner, "%s: the observer was told of %+v", name, held)
 			if _, err = try(t.Context(), plain, job); heldBy(err) != nil {
-				says(t, err, "or waited for readers")
+				leasetest.Fails(t, name, err, "or waited for readers")
 			}
 		}
 		wired.fault("Inspect", fails)
-		says(t, testdb.Err(named.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), "or waited for readers")
+		leasetest.Fails(t, "a look that fails", testdb.Err(named.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), "or waited for readers")
 		wired.Up()
 		cancel()
 		waits.end(t)
@@ -468,12 +461,9 @@ func (a *answers) names(t *testing.T, what string, info lease.Info) {
 func TestSlowWaitsNameTheHolder(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a := db.manager(lease.WithLabel("the nightly report"))
-		for name, c := range map[string]struct {
-			wait, hold verb
-			options    []lease.AcquireOption
-		}{
-			"Acquire": {exclusive, exclusive, nil}, "Acquire fairly": {fairly, exclusive, nil}, "AcquireShared": {shared, exclusive, nil}, "a permit": {permitOf, permitOf, nil},
-			"Acquire under a limit": {exclusive, exclusive, []lease.AcquireOption{lease.WaitAtMost(time.Hour)}},
+		for name, c := range map[string]struct{ wait, hold verb }{
+			"Acquire": {exclusive, exclusive}, "Acquire fairly": {fairly, exclusive}, "AcquireShared": {shared, exclusive}, "a permit": {permitOf, permitOf},
+			"Acquire under a limit": {exclusive.under(lease.WaitAtMost(time.Hour)), exclusive},
 		} {
 			for _, asked := range []bool{true, false} {
 				told := new(answers)
@@ -483,17 +473,17 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 				}
 				b, wire := db.process(options...)
 				key := txlock.Named(name)
-				held := mustLease(t)(c.hold(t.Context(), a, key))
+				held := got(c.hold(t.Context(), a, key))(t)
 				info := infoOf(t, held, a)
 				info.Key = key
 				if asked {
-					wants(t, name+" in vain", testdb.Err(c.wait(limited(t, 10*time.Second), b, key, c.options...)), context.DeadlineExceeded)
+					wants(t, name+" in vain", testdb.Err(c.wait(limited(t, 10*time.Second), b, key)), context.DeadlineExceeded)
 					of := told.refused.Held
 					testdb.ErrorIf(t, of == nil || of.Owner != info.Owner, "%s in vain: %+v", name, of)
 				}
 				looks := len(wire.calls("Inspect"))
 				time.AfterFunc(10*time.Second, func() { _ = held.Release(context.Background()) })
-				l := mustLease(t)(c.wait(t.Context(), b, key, c.options...))
+				l := got(c.wait(t.Context(), b, key))(t)
 				if asked || name != "a permit" { // whose wait sees only that none is free
 					told.names(t, name, info)
 				}
@@ -505,7 +495,7 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 				testdb.ErrorIf(t, n != want, "%s, asked=%t: %d looks more, want %d", name, asked, n, want)
 				release(t, l)
 				told.granted, told.waited = txlock.Event{}, txlock.Event{}
-				l = mustLease(t)(c.wait(t.Context(), b, key, c.options...))
+				l = got(c.wait(t.Context(), b, key))(t)
 				testdb.ErrorIf(t, told.granted.Held != nil || told.waited.Held != nil, "%s: free, but %v had it", name, told.granted.Held)
 				release(t, l)
 			}

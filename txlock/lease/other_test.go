@@ -17,6 +17,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -43,11 +44,8 @@ func TestOnOtherGuards(t *testing.T) {
 	wants(t, "TryAcquire", testdb.Err(other.TryAcquire(t.Context(), l.Key())), txlock.ErrBusy)
 	commit(t, tx)
 	tx = begin(t, pool, sql.LevelDefault)
-	wantsNone(t, "ForceRelease", other.ForceRelease(t.Context(), l.Key()))
-	next, err := other.TryAcquire(t.Context(), l.Key())
-	if err != nil || next.Token() <= l.Token() {
-		t.Fatal(next, err)
-	}
+	wants(t, "ForceRelease", other.ForceRelease(t.Context(), l.Key()), nil)
+	higher(t, got(other.TryAcquire(t.Context(), l.Key()))(t), l)
 	wants(t, "Guard of a lease that was lost", l.Guard(t.Context(), tx), txlock.ErrLost)
 }
 
@@ -55,25 +53,11 @@ func TestOnOtherGuards(t *testing.T) {
 func TestOnOtherRefusesLeases(t *testing.T) {
 	t.Parallel()
 	pool, m := onOther(t)
-	for name, call := range map[string]func(key txlock.Key) error{
-		"AcquireShared":    func(key txlock.Key) error { _, err := m.AcquireShared(t.Context(), key); return err },
-		"TryAcquireShared": func(key txlock.Key) error { _, err := m.TryAcquireShared(t.Context(), key); return err },
-		"Fair":             func(key txlock.Key) error { _, err := m.Acquire(t.Context(), key, lease.Fair()); return err },
-		"Semaphore": func(key txlock.Key) error {
-			s, err := m.Semaphore(key, 2)
-			if err == nil {
-				_, err = s.TryAcquire(t.Context())
-			}
-			return err
-		},
-	} {
-		key := named()
-		if err := call(key); !errors.Is(err, schema.ErrEngine) {
-			t.Errorf("%s: %v", name, err)
-		}
-		var n int
-		err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()).Scan(&n)
-		testdb.ErrorIf(t, err != nil || n > 0, "%s: %d rows, %v", name, n, err)
+	for name, take := range map[string]verb{"AcquireShared": shared, "TryAcquireShared": tryShared, "Fair": fairly, "Semaphore": tryPermit} {
+		key, n := named(), 0
+		wants(t, name, testdb.Err(take(t.Context(), m, key)), schema.ErrEngine)
+		must(t, pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()).Scan(&n))
+		leasetest.Equal(t, name+": rows", n, 0)
 	}
 }
 
@@ -85,21 +69,13 @@ func TestOnOtherRefusesFairWithoutATurn(t *testing.T) {
 	pool.SetMaxOpenConns(1)
 	_, other := onOther(t)
 	holder := acquire(t, other, named())
-	var all sync.WaitGroup
-	first := make(chan *lease.Lease, 1)
-	all.Go(func() {
-		l, err := m.Acquire(t.Context(), holder.Key())
-		testdb.ErrorIf(t, err != nil, "%v", err)
-		first <- l
-	})
+	first := later(func() *lease.Lease { return acquire(t, m, holder.Key()) })
 	time.Sleep(300 * time.Millisecond) // it waits in the manager, or this proves less
-	all.Go(func() {
-		wants(t, "Acquire with Fair", testdb.Err(m.Acquire(t.Context(), holder.Key(), lease.Fair())), schema.ErrEngine)
-	})
+	fair := later(func() error { return testdb.Err(m.Acquire(t.Context(), holder.Key(), lease.Fair())) })
 	time.Sleep(300 * time.Millisecond)
 	release(t, holder)
 	release(t, <-first)
-	all.Wait()
+	wants(t, "Acquire with Fair", <-fair, schema.ErrEngine)
 }
 
 // TestOnOtherAcquireTx: a lease that a transaction acquires is held after its COMMIT, and not after its
@@ -111,18 +87,15 @@ func TestOnOtherAcquireTx(t *testing.T) {
 	for _, commits := range []bool{true, false} {
 		tx := begin(t, pool, sql.LevelDefault)
 		l := acquireTx(t, m, tx, named())
-		_, err := other.TryAcquire(t.Context(), l.Key())
-		wants(t, "TryAcquire beside it", err, txlock.ErrBusy)
+		wants(t, "TryAcquire beside it", testdb.Err(other.TryAcquire(t.Context(), l.Key())), txlock.ErrBusy)
 		end := tx.Rollback
 		if commits {
 			end = tx.Commit
 		}
-		wantsNone(t, "the end", end())
-		_, err = other.TryAcquire(t.Context(), l.Key())
+		wants(t, "the end", end(), nil)
+		err := testdb.Err(other.TryAcquire(t.Context(), l.Key()))
 		testdb.ErrorIf(t, errors.Is(err, txlock.ErrBusy) != commits, "TryAcquire after the end, committed %t: %v", commits, err)
-		if err := l.Err(); commits && err != nil {
-			t.Error(err)
-		}
+		testdb.ErrorIf(t, commits && l.Err() != nil, "%v", l.Err())
 	}
 }
 
@@ -136,8 +109,7 @@ func TestOnOtherRowThatIsMade(t *testing.T) {
 	pool, m := onOther(t)
 	key, tx := named(), begin(t, pool, sql.LevelDefault)
 	run(t, tx, fmt.Sprintf("SELECT * FROM lockstep_leases WHERE name = '%s' AND slot = 0 FOR UPDATE", key))
-	_, err := m.TryAcquire(t.Context(), key) // the transaction doesn't end before
-	wants(t, "TryAcquire", err, txlock.ErrBusy)
+	wants(t, "TryAcquire", testdb.Err(m.TryAcquire(t.Context(), key)), txlock.ErrBusy) // the transaction doesn't end before
 	wants(t, "Acquire", testdb.Err(m.Acquire(t.Context(), key, lease.WaitAtMost(700*time.Millisecond))), txlock.ErrWaitTimeout)
 	rollback(t, tx)
 	release(t, acquire(t, m, key))
@@ -163,8 +135,7 @@ func stormServers(t *testing.T) []*testdb.Server {
 	if testdb.Engines()[0] != testdb.TiDB {
 		return []*testdb.Server{testdb.Dedicated(t, testdb.Engines()[0])}
 	}
-	servers, err := testdb.StartTiDB(t.Context(), 2)
-	must(t, err)
+	servers := leasetest.Got(testdb.StartTiDB(t.Context(), 2))(t)
 	t.Cleanup(func() { must(t, testdb.StopAll(servers)) })
 	return servers
 }
@@ -176,15 +147,14 @@ func storm(t *testing.T, kills bool) {
 	table := db.CreateTable(t, "counter", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
 	var counters [keys + 1]counters // the last is that of a lock
 	for i := range counters {
-		exec(t, db.Admin(), "INSERT INTO "+table+" VALUES (?, 0)", i)
+		db.Exec(t, "INSERT INTO "+table+" VALUES (?, 0)", i)
 	}
 	end := time.Now().Add(testdb.Long(30*time.Second, 20*time.Minute))
 	var all sync.WaitGroup
 	var wires wires
 	for w := range workers {
 		pool := newPool(t, db.At(t, servers[w%len(servers)]), true, func(cfg *mysql.Config) { cfg.DialFunc = wires.dial })
-		m, err := lease.NewManager(pool, lease.TTL(2*time.Second))
-		must(t, err)
+		m := leasetest.Got(lease.NewManager(pool, lease.TTL(2*time.Second)))(t)
 		all.Go(func() {
 			for i := w; time.Now().Before(end) || !proves(counters[:]); i++ {
 				c := &counters[i%keys]
@@ -216,7 +186,7 @@ func storm(t *testing.T, kills bool) {
 	}
 	all.Wait()
 	for i := range counters {
-		c, n := &counters[i], number(t, db.Admin(), fmt.Sprintf("SELECT n FROM %s WHERE id = %d", table, i))
+		c, n := &counters[i], db.Number(t, fmt.Sprintf("SELECT n FROM %s WHERE id = %d", table, i))
 		t.Logf("%d grants, %d commits acknowledged, %d unknown, the counter is %d; %d connections cut, the server killed or stopped %d times", c.grants, c.acknowledged, c.unknown, n, cuts, stops)
 		testdb.ErrorIf(t, n < c.acknowledged || n > c.acknowledged+c.unknown,
 			"of %d commits, and %d whose outcome is unknown, %d are there", c.acknowledged, c.unknown, n)

@@ -49,9 +49,9 @@ func TestRestartUnderTheSameName(t *testing.T) {
 		ctx := lease.WithOwner(t.Context(), "worker-7")
 		before := acquireIn(ctx, t, m, key)
 		// As another process has written it.
-		exec(t, db.Admin(), "UPDATE lockstep_leases SET holders = CONCAT(';12345678', RIGHT(holders, 14)) WHERE name = ? AND slot = 0", key.String())
+		db.Exec(t, "UPDATE lockstep_leases SET holders = CONCAT(';12345678', RIGHT(holders, 14)) WHERE name = ? AND slot = 0", key.String())
 		started := newManager(t, pool)
-		l := mustLease(t)(started.TryAcquire(ctx, key))
+		l := got(started.TryAcquire(ctx, key))(t)
 		higher(t, l, before)
 		again, err := newManager(t, pool).TryAcquire(ctx, key)
 		testdb.FatalIf(t, err != nil || again.Token() != l.Token(), "in another manager of the process: %v", err)
@@ -69,18 +69,18 @@ func TestNameOfADeadReader(t *testing.T) {
 		ctx := lease.WithOwner(t.Context(), "reader of "+key.String())
 		release(t, share(t, m, key))
 		readers(t, db, key, 1, ";of a process that is dead", "UNIX_TIMESTAMP() * 1000000 + 3600000000")
-		exec(t, db.Admin(), "UPDATE lockstep_leases SET owner = ? WHERE name = ? AND slot > 0", "reader of "+key.String(), key.String())
+		db.Exec(t, "UPDATE lockstep_leases SET owner = ? WHERE name = ? AND slot > 0", "reader of "+key.String(), key.String())
 		wants(t, "TryAcquire", testdb.Err(m.TryAcquire(ctx, key)), txlock.ErrBusy)
-		exec(t, db.Admin(), "UPDATE lockstep_leases SET expires_us = UNIX_TIMESTAMP() * 1000000 + 1000000 WHERE name = ? AND slot > 0", key.String())
+		db.Exec(t, "UPDATE lockstep_leases SET expires_us = UNIX_TIMESTAMP() * 1000000 + 1000000 WHERE name = ? AND slot > 0", key.String())
 		l, err := m.Acquire(ctx, key)
-		wantsNone(t, "Acquire", err)
+		wants(t, "Acquire", err, nil)
 		release(t, l)
 	})
 }
 
 // TestReentryInMemory proves who re-enters a lease: a caller with the context of its handle, in the same
-// manager without a statement, and the owner who is named; and that it is released with
-// the last handle.
+// manager without a statement, and the owner who is named; that it is released with the last
+// handle; and that an owner who acquires twice has two permits.
 func TestReentryInMemory(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
@@ -88,8 +88,8 @@ func TestReentryInMemory(t *testing.T) {
 		must(t, m.Do(t.Context(), job, func(ctx context.Context, l *lease.Lease) error {
 			before := wire.total()
 			again := acquireIn(ctx, t, m, job)
-			try := mustLease(t)(m.TryAcquire(ctx, job))
-			shared := mustLease(t)(m.AcquireShared(ctx, job))
+			try := got(m.TryAcquire(ctx, job))(t)
+			shared := got(m.AcquireShared(ctx, job))(t)
 			testdb.ErrorIf(t, wire.total() != before, "a statement was sent")
 			for _, l2 := range []*lease.Lease{again, try, shared} {
 				testdb.ErrorIf(t, l2.Token() != l.Token() || l2.Owner() != l.Owner(), "token %d of %s, want %d of %s", l2.Token(), l2.Owner(), l.Token(), l.Owner())
@@ -108,6 +108,12 @@ func TestReentryInMemory(t *testing.T) {
 			wants(t, "somebody else", testdb.Err(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 			return nil
 		}))
+		s := semaphore(t, m, txlock.Named("permits"), 2)
+		must(t, s.Do(lease.WithOwner(t.Context(), "me"), func(ctx context.Context, _ *lease.Lease) error {
+			both := got(s.Acquire(ctx))(t)
+			wants(t, "a third", testdb.Err(s.TryAcquire(ctx)), txlock.ErrBusy)
+			return both.Release(ctx)
+		}))
 		nothingHeld(t, m)
 		db.at("all", 0)
 	})
@@ -116,7 +122,7 @@ func TestReentryInMemory(t *testing.T) {
 // acquireIn is acquire under a context.
 func acquireIn(ctx context.Context, t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
-	return mustLease(t)(m.Acquire(ctx, key, options...))
+	return got(m.Acquire(ctx, key, options...))(t)
 }
 
 // TestAnotherDatabase proves that under the context of a lease a manager of another
@@ -167,7 +173,7 @@ func TestUpgradeIsRefusedAtOnce(t *testing.T) {
 				if byName {
 					outer = lease.WithOwner(outer, "me")
 				}
-				reader := mustLease(t)(reading.AcquireShared(outer, job))
+				reader := got(reading.AcquireShared(outer, job))(t)
 				ctx := outer
 				if !byName {
 					var cancel context.CancelFunc
@@ -447,7 +453,7 @@ func TestQuestionsAfterDowngrade(t *testing.T) {
 			if asked == "and told" {
 				must(t, writer.Renew(t.Context()))
 			}
-			reader := mustLease(t)(writer.Downgrade(t.Context()))
+			reader := got(writer.Downgrade(t.Context()))(t)
 			if asked == "never" {
 				isAsked(t, reader)
 			} else {

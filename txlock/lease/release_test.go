@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -58,7 +59,7 @@ func TestEveryVerbAfterClose(t *testing.T) {
 				testdb.ErrorIf(t, !errors.Is(err, want), "%s: %v, want %v", name, err, want)
 			}
 		}
-		equal(t, "calls that were sent", wire.total()-before, 0)
+		leasetest.Equal(t, "calls that were sent", wire.total()-before, 0)
 		must(t, tx.Rollback())
 	})
 }
@@ -91,7 +92,7 @@ func TestCloseBesideALongStatement(t *testing.T) {
 		for range 2 {
 			within(t, "a connection", executing)
 		}
-		quickly(t, "Close", func() { wantsNone(t, "Close, which holds nothing", m.Close(limited(t, 500*time.Millisecond))) })
+		quickly(t, "Close", func() { wants(t, "Close, which holds nothing", m.Close(limited(t, 500*time.Millisecond)), nil) })
 		cancel()
 		all.Wait()
 	})
@@ -101,13 +102,12 @@ func TestCloseBesideALongStatement(t *testing.T) {
 // doesn't try on until its context ends, and says at once what it could not release.
 func TestCloseAfterItsPool(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, err := lease.NewManager(pool)
-		must(t, err)
+		m := leasetest.Got(lease.NewManager(pool))(t)
 		held := []*lease.Lease{acquire(t, m, named()), acquire(t, m, named())}
 		must(t, pool.Close())
 		ctx := limited(t, time.Minute)
 		begun, delays := time.Now(), testdb.Delays(t)
-		err = m.Close(ctx)
+		err := m.Close(ctx)
 		took := time.Since(begun)
 		testdb.ErrorIf(t, took > 10*time.Second+delays(), "Close took %v", took)
 		for _, l := range held {
@@ -144,7 +144,7 @@ func TestCloseWhileATransactionGuards(t *testing.T) {
 				}
 				err := <-closed
 				wants(t, "Close", err, context.DeadlineExceeded)
-				says(t, err, `1 lease was not released, and ends after its TTL: "job"`)
+				leasetest.Fails(t, "Close", err, `1 lease was not released, and ends after its TTL: "job"`)
 				must(t, tx.Commit())
 				wants(t, "TryAcquire", testdb.Err(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 			})
@@ -208,10 +208,10 @@ func TestCloseWaitsForFunctions(t *testing.T) {
 			refusesMore(t, m)
 			time.Sleep(drains)
 			tx := wire.Begin()
-			wantsNone(t, "Guard while the manager closes", l.Guard(t.Context(), tx))
+			wants(t, "Guard while the manager closes", l.Guard(t.Context(), tx), nil)
 			must(t, tx.Commit())
 			for _, l := range []*lease.Lease{l, inner} {
-				wantsNone(t, fmt.Sprintf("%v is given away under its function", l.Key()), l.Err())
+				wants(t, fmt.Sprintf("%v is given away under its function", l.Key()), l.Err(), nil)
 			}
 			return nil
 		})
@@ -247,9 +247,7 @@ func TestCloseLeavesFunctionsThatGoOn(t *testing.T) {
 		err := m.Close(limited(t, 10*time.Second))
 		db.within("Close", 10*time.Second, 11*time.Second)
 		wants(t, "Close", err, context.DeadlineExceeded)
-		for _, text := range []string{"4 leases were not released", `"Do"`, `"TryDo"`, `"DoShared"`, `"permits"`} {
-			says(t, err, text)
-		}
+		leasetest.Fails(t, "Close", err, "4 leases were not released", `"Do"`, `"TryDo"`, `"DoShared"`, `"permits"`)
 		_, busy := other.TryAcquire(t.Context(), txlock.Named("Do"))
 		wants(t, "TryAcquire under a function that goes on", busy, txlock.ErrBusy)
 		close(returns)
@@ -281,7 +279,7 @@ func TestCloseByAFunction(t *testing.T) {
 			} {
 				testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), "call it when that has returned"), "Close by %s: %v", what, err)
 			}
-			wantsNone(t, "after a Close that was refused", errors.Join(l.Err(), ctx.Err()))
+			wants(t, "after a Close that was refused", errors.Join(l.Err(), ctx.Err()), nil)
 			must(t, m.Do(ctx, txlock.Named("another"), noWork))
 			must(t, other.Close(ctx)) // which waits for none
 			return nil
@@ -489,16 +487,15 @@ func TestDroppedAmongOthers(t *testing.T) {
 		again := acquireIn(ctx, t, m, job)
 		time.Sleep(2 * ttl)
 		must(t, again.Err())
-		equal(t, "token", again.Token(), token)
+		leasetest.Equal(t, "token", again.Token(), token)
 		release(t, again)
-		next := acquire(t, db.manager(), job, lease.WaitAtMost(time.Second))
-		release(t, next)
+		release(t, acquire(t, db.manager(), job, lease.WaitAtMost(time.Second)))
 
 		drop(t, m, job)
 		told.collect(t, 3)
 		release(t, acquire(t, db.manager(), job, lease.WaitAtMost(ttl+time.Second)))
 		time.Sleep(ttl)
-		equal(t, "told that it is lost", told.count("lost"), 1)
+		leasetest.Equal(t, "told that it is lost", told.count("lost"), 1)
 		share(t, m, job)
 		told.collect(t, 4)
 		release(t, acquire(t, db.manager(), job, lease.WaitAtMost(2*ttl)))
@@ -594,7 +591,7 @@ func TestTermsCountFromTheGrant(t *testing.T) {
 		}
 		l := write(lease.MaxLifetime(term))
 		time.Sleep(term - time.Second)
-		wantsNone(t, "within its lifetime", l.Err())
+		wants(t, "within its lifetime", l.Err(), nil)
 		time.Sleep(2 * time.Second)
 		wants(t, "after it", l.Err(), txlock.ErrLost)
 		time.Sleep(term)

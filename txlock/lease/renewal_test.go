@@ -110,7 +110,7 @@ func releaseMany(t testing.TB, leases []*lease.Lease) {
 	for w := range workers {
 		group.Go(func() {
 			for i := w; i < len(leases); i += workers {
-				wantsNone(t, "Release", leases[i].Release(context.Background()))
+				wants(t, "Release", leases[i].Release(context.Background()), nil)
 			}
 		})
 	}
@@ -127,7 +127,7 @@ func makeRows(t testing.TB, db *testdb.DB, keys []txlock.Key) {
 		for i, key := range part {
 			values[i], names[i] = "(?, 0, '-', '', 0, 0, 0, 0, 0)", key.String()
 		}
-		exec(t, db.Admin(), "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES "+strings.Join(values, ", "), names...)
+		db.Exec(t, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES "+strings.Join(values, ", "), names...)
 	}
 }
 
@@ -345,18 +345,6 @@ func TestRenewalFindsTheLoss(t *testing.T) {
 	})
 }
 
-// lingers is an observer that hears of the first renewal until a moment of the test.
-type lingers struct {
-	db    *memory
-	until time.Duration
-}
-
-func (l lingers) observe(_ context.Context, e txlock.Event) {
-	if e.Kind == txlock.Renewed {
-		l.db.after(l.until)
-	}
-}
-
 // TestRenewBehindALongRenewal: who waits for the renewal that is under way sends its own behind it,
 // even if that is after the moment at which the lease would have ended.
 func TestRenewBehindALongRenewal(t *testing.T) {
@@ -365,7 +353,11 @@ func TestRenewBehindALongRenewal(t *testing.T) {
 		"Raise": func(ctx context.Context, l *lease.Lease) error { return inner.RaiseToken(ctx, l, l.Token()+7) },
 	} {
 		runInMemory(t, op, func(t *testing.T, db *memory) {
-			m, wire := db.process(lease.Observe(lingers{db: db, until: 32 * time.Second}.observe))
+			m, wire := db.process(lease.Observe(func(_ context.Context, e txlock.Event) {
+				if e.Kind == txlock.Renewed {
+					db.after(32 * time.Second) // so long it hears of the first
+				}
+			}))
 			l := acquire(t, m, job)
 			wire.fault("RenewMany", times(1, answersLate(5*time.Second))) // at 10 s, for 30 s
 			db.after(12 * time.Second)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -35,7 +36,7 @@ func useUp(t testing.TB, pool *sql.DB) (end func()) {
 	}
 	return func() {
 		for _, conn := range taken {
-			wantsNone(t, "Close", conn.Close())
+			wants(t, "Close", conn.Close(), nil)
 		}
 	}
 }
@@ -69,7 +70,7 @@ func TestUsedUpPoolLosesNothing(t *testing.T) {
 				"AcquireShared": func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) },
 				"AcquireTx":     func() (*lease.Lease, error) { return takes(m, pool) },
 			} {
-				l := mustLease(t)(take())
+				l := got(take())(t)
 				end := useUp(t, pool)
 				for range 2 {
 					waitUntil(t, how+": it is renewed", renewedFromNow(l))
@@ -123,13 +124,9 @@ func TestSmallPoolsDoNotHang(t *testing.T) {
 			tx := begin(t, pool, sql.LevelDefault)
 			quickly(t, "a lease in a transaction", func() {
 				ctx := limited(t, soon)
-				l, err := m.Acquire(ctx, named())
-				if err != nil {
-					t.Errorf("Acquire: %v", err)
-					return
-				}
-				wantsNone(t, "List", testdb.Err(m.List(ctx)))
-				wantsNone(t, "Renew", l.Renew(ctx))
+				l := got(m.Acquire(ctx, named()))(t)
+				wants(t, "List", testdb.Err(m.List(ctx)), nil)
+				wants(t, "Renew", l.Renew(ctx), nil)
 				guard(t, l, tx)
 				wants(t, "Release", l.Release(ctx), lease.ErrGuarded)
 			})
@@ -155,12 +152,8 @@ func TestConnectionIsGivenBack(t *testing.T) {
 			other := newManager(t, others)
 			theirs := acquire(t, other, named())
 			waiting, stop := context.WithCancel(t.Context())
-			waited := make(chan error, 1)
 			l := acquire(t, m, named())
-			go func() {
-				_, err := m.Acquire(waiting, theirs.Key())
-				waited <- err
-			}()
+			waited := later(func() error { return testdb.Err(m.Acquire(waiting, theirs.Key())) })
 			observer.waitFor(t, "renewed")
 			own := 0
 			if !guarded {
@@ -175,9 +168,9 @@ func TestConnectionIsGivenBack(t *testing.T) {
 			wants(t, "Acquire that waits", within(t, "the end of the wait", waited), context.Canceled)
 			release(t, theirs)
 			for _, m := range []*lease.Manager{m, other} {
-				wantsNone(t, "Close", m.Close(t.Context()))
+				wants(t, "Close", m.Close(t.Context()), nil)
 			}
-			wantsNone(t, "Join", errors.Join(pool.Close(), others.Close()))
+			wants(t, "Join", errors.Join(pool.Close(), others.Close()), nil)
 			waitUntil(t, kind+": no session is left", func() bool { return sessions(t, db) == 0 })
 		}
 	})
@@ -192,8 +185,7 @@ func TestRenewalsStayOnTheServer(t *testing.T) {
 		there := testdb.Dedicated(t, db.Engine())
 		twin := db.At(t, there)
 		account := db.Config()
-		setup, err := sql.Open("mysql", there.Config().FormatDSN())
-		must(t, err)
+		setup := leasetest.Got(sql.Open("mysql", there.Config().FormatDSN()))(t)
 		defer setup.Close()
 		for _, statement := range []string{
 			"CREATE DATABASE `" + db.Name() + "`",
@@ -230,7 +222,7 @@ func TestRenewalsStayOnTheServer(t *testing.T) {
 // sessions counts those of the application's user on the server.
 func sessions(t testing.TB, db *testdb.DB) int64 {
 	t.Helper()
-	return number(t, db.Admin(), "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE user = ?", db.Config().User)
+	return db.Number(t, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE user = ?", db.Config().User)
 }
 
 // leaveNothing closes the managers and their pools, after which the server has no
@@ -238,8 +230,8 @@ func sessions(t testing.TB, db *testdb.DB) int64 {
 func leaveNothing(t *testing.T, db *testdb.DB, managers []*lease.Manager, pools []*sql.DB) {
 	t.Helper()
 	for i, m := range managers {
-		wantsNone(t, "Close", m.Close(t.Context()))
-		equal(t, "connections in use at the end", testdb.InUse(pools[i]), 0)
+		wants(t, "Close", m.Close(t.Context()), nil)
+		leasetest.Equal(t, "connections in use at the end", testdb.InUse(pools[i]), 0)
 		_ = pools[i].Close() // which complains of connections that were broken
 	}
 	testdb.ErrorIf(t, !testdb.Await(time.Minute, func() bool { return sessions(t, db) == 0 }), "%d sessions are left", sessions(t, db))
@@ -258,7 +250,7 @@ func TestServerRestart(t *testing.T) {
 		must(t, server.Kill())
 		<-short.Done()
 		wants(t, "Err of the short lease", short.Err(), txlock.ErrLost)
-		wantsNone(t, "the long lease while the server is down", long.Err())
+		wants(t, "the long lease while the server is down", long.Err(), nil)
 		must(t, server.Restart(t.Context()))
 		renewed(t, db, long)
 		wants(t, "TryAcquire of the long lease", testdb.Err(other.TryAcquire(t.Context(), long.Key())), txlock.ErrBusy)

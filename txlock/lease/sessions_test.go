@@ -14,6 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -40,8 +41,7 @@ func lives(t *testing.T, m, other *lease.Manager) {
 func locks(t *testing.T, pool *sql.DB, m *lease.Manager) {
 	t.Helper()
 	tx := begin(t, pool, sql.LevelDefault)
-	scope, err := txlock.Join(t.Context(), tx)
-	must(t, err)
+	scope := leasetest.Got(txlock.Join(t.Context(), tx))(t)
 	for _, key := range []txlock.Key{txlock.Named("';?" + rand.Text()), txlock.NewFamily[string]("unprepared"+rand.Text(), txlock.Hashed(), txlock.Exact()).Key("';?")} {
 		must(t, testdb.Err(scope.Version(t.Context(), key)))
 		must(t, testdb.Err(scope.LockAll(t.Context(), key, named())))
@@ -112,7 +112,7 @@ func noRoom(t *testing.T, db *testdb.DB, guarded bool) {
 	for range 2 {
 		waitUntil(t, "it is renewed", renewedFromNow(kept))
 	}
-	wantsNone(t, "the lease that was renewed", kept.Err())
+	wants(t, "the lease that was renewed", kept.Err(), nil)
 	release(t, kept)
 	db.Exec(t, "SET GLOBAL max_prepared_stmt_count = 16382")
 }
@@ -135,9 +135,9 @@ func TestSelectLimit(t *testing.T) {
 				guard(t, l, tx)
 				commit(t, tx)
 			}
-			equal(t, "readers by Inspect", len(inspect(t, m, key).Others), len(readers))
+			leasetest.Equal(t, "readers by Inspect", len(inspect(t, m, key).Others), len(readers))
 			listed := slices.DeleteFunc(list(t, m), func(i lease.Info) bool { return i.Key != key })
-			equal(t, "readers by List", len(listed), len(readers))
+			leasetest.Equal(t, "readers by List", len(listed), len(readers))
 			written, err := gen.New().LeaseTransactions(t.Context(), pool, []byte(key.String()))
 			testdb.ErrorIf(t, err != nil || len(written) != len(readers), "LeaseTransactions: %d readers, %v", len(written), err)
 			must(t, m.RequestRelease(t.Context(), key, "now"))
@@ -205,7 +205,7 @@ var operations = []operation{
 	{"take over what has expired", func(o trial) func() error {
 		l := acquire(o, o.other, o.key)
 		o.Cleanup(func() { wants(o, "Release of what was taken over", l.Release(context.Background()), txlock.ErrNotHeld) })
-		exec(o, o.db.Admin(), "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", o.key.String())
+		o.db.Exec(o, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", o.key.String())
 		return o.acquires
 	}, 1},
 	{"re-enter", func(o trial) func() error {
@@ -230,7 +230,7 @@ var operations = []operation{
 	}, 1},
 	{"release a lease that stays held", func(o trial) func() error {
 		release(o, acquire(o, o.m, o.key, lease.HoldAtLeast(time.Hour))) // which prepares the statement
-		exec(o, o.db.Admin(), "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", o.key.String())
+		o.db.Exec(o, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", o.key.String())
 		l := acquire(o, o.m, o.key, lease.HoldAtLeast(time.Hour))
 		return func() error { return l.Release(o.Context()) }
 	}, 2}, // what the row says decides for how long
@@ -290,16 +290,14 @@ func TestStatementsPerOperation(t *testing.T) {
 // the snapshot may be older than the lease.
 func TestStatementsOfAGuard(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		conn, err := newPool(t, db, true).Conn(t.Context())
-		must(t, err)
+		conn := leasetest.Got(newPool(t, db, true).Conn(t.Context()))(t)
 		defer conn.Close()
 		l := acquire(t, newManager(t, newPool(t, db, true)), named())
 		defer release(t, l)
 		// A question inside of the transaction would itself be its first statement.
 		sent := func(level sql.IsolationLevel, read, guard bool) int64 {
 			before := sentSoFar(t, conn)
-			tx, err := conn.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
-			must(t, err)
+			tx := leasetest.Got(conn.BeginTx(t.Context(), &sql.TxOptions{Isolation: level}))(t)
 			defer func() { _ = tx.Rollback() }() // after a failure: closing the connection waits for it
 			if read {
 				var n int
@@ -330,7 +328,7 @@ func TestStatementsOfAGuard(t *testing.T) {
 			case !test.read:
 				want += 3 // the level, BEGIN and COMMIT
 			}
-			equal(t, name+": statements", sent(test.level, test.read, true)-sent(test.level, test.read, false), want)
+			leasetest.Equal(t, name+": statements", sent(test.level, test.read, true)-sent(test.level, test.read, false), want)
 		}
 	})
 }
@@ -390,7 +388,7 @@ func TestTokensOutliveRows(t *testing.T) {
 			testdb.ErrorIf(t, l.Token() <= last, "token %d after %d", l.Token(), last)
 			last = l.Token()
 		}
-		remove := func() { exec(t, db.Admin(), "DELETE FROM lockstep_leases WHERE name = ?", key.String()) }
+		remove := func() { db.Exec(t, "DELETE FROM lockstep_leases WHERE name = ?", key.String()) }
 		for range 3 {
 			l := acquire(t, m, key)
 			rises(l)
@@ -399,7 +397,7 @@ func TestTokensOutliveRows(t *testing.T) {
 			rises(next)
 			wants(t, "Renew without the row", l.Renew(t.Context()), txlock.ErrLost)
 			wants(t, "Release without the row", l.Release(t.Context()), txlock.ErrNotHeld)
-			wantsNone(t, "Renew of the next holder", next.Renew(t.Context()))
+			wants(t, "Renew of the next holder", next.Renew(t.Context()), nil)
 			release(t, next)
 			remove()
 		}
@@ -408,7 +406,7 @@ func TestTokensOutliveRows(t *testing.T) {
 		wants(t, "TryAcquire of a held lease after Purge", testdb.Err(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 		must(t, m.ForceRelease(t.Context(), key))
 		present := func() bool {
-			return number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) == 1
+			return db.Number(t, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) == 1
 		}
 		if !testdb.Await(time.Minute, func() bool { // until it was idle for the retention
 			must(t, testdb.Err(m.Purge(t.Context())))
@@ -419,7 +417,7 @@ func TestTokensOutliveRows(t *testing.T) {
 		l := acquire(t, other, key)
 		rises(l)
 		release(t, l)
-		exec(t, db.Admin(), "UPDATE lockstep_leases SET expires_us = 0, token = token + 3600000000 WHERE name = ?", key.String())
+		db.Exec(t, "UPDATE lockstep_leases SET expires_us = 0, token = token + 3600000000 WHERE name = ?", key.String())
 		last += uint64(time.Hour.Microseconds())
 		must(t, testdb.Err(m.Purge(t.Context())))
 		testdb.ErrorIf(t, !present(), "the cleanup has removed a row whose token is ahead of the clock")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/bridge"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -55,8 +56,7 @@ func TestForceReleaseBesideAWriter(t *testing.T) {
 			time.AfterFunc(time.Second, func() {
 				wants(t, "ForceRelease of the waiter", a.ForceRelease(t.Context(), job, 0), txlock.ErrNotHeld)
 				if shown {
-					info, err := a.Inspect(t.Context(), job)
-					must(t, err)
+					info := leasetest.Got(a.Inspect(t.Context(), job))(t)
 					must(t, testdb.Err(tools.ForceRelease(t.Context(), a, job, map[int64]uint64{0: info.Token})))
 				}
 				must(t, a.ForceRelease(t.Context(), job))
@@ -68,8 +68,7 @@ func TestForceReleaseBesideAWriter(t *testing.T) {
 			_ = reader.Release(t.Context()) // it was taken
 		}
 		kept := acquire(t, a, job, lease.HoldAtLeast(time.Minute))
-		reader, err := kept.Downgrade(t.Context())
-		must(t, err)
+		reader := leasetest.Got(kept.Downgrade(t.Context()))(t)
 		info, err := b.Inspect(t.Context(), job)
 		testdb.ErrorIf(t, err != nil || info.Kind != lease.Exclusive || !info.Held, "a lease that is kept beside its owner's reader is %+v, %v", info, err)
 		release(t, reader)
@@ -164,12 +163,12 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 		}
 		read(3)
 		read(3)
-		equal(t, "rows of 3 readers", len(slots), 3)
+		leasetest.Equal(t, "rows of 3 readers", len(slots), 3)
 		ann := lease.WithOwner(t.Context(), "ann")
 		for range 5 {
 			var readers []*lease.Lease
 			for _, writer := range []*lease.Lease{acquireIn(ann, t, m, job), acquireIn(ann, t, m, job)} {
-				reader := mustLease(t)(writer.Downgrade(ann))
+				reader := got(writer.Downgrade(ann))(t)
 				readers = append(readers, reader)
 			}
 			entered(t, readers[1], readers[0])
@@ -182,7 +181,7 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 		}
 		nothingHeld(t, m)
 		read(3)
-		equal(t, "rows of 3 readers after those of one owner", len(slots), 3)
+		leasetest.Equal(t, "rows of 3 readers after those of one owner", len(slots), 3)
 		wire.fault("Take", loses)
 		_, err := m.AcquireShared(t.Context(), job)
 		testdb.ErrorIf(t, err == nil, "no error")
@@ -190,7 +189,7 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		nothingHeld(t, m)
 		read(3)
-		equal(t, "rows of 3 readers", len(slots), 3)
+		leasetest.Equal(t, "rows of 3 readers", len(slots), 3)
 	})
 }
 
@@ -223,8 +222,7 @@ func TestKeysOfSemaphores(t *testing.T) {
 		wants(t, "TryAcquireShared", testdb.Err(m.TryAcquireShared(t.Context(), job)), txlock.ErrInvalidKey)
 		tx := wire.Begin()
 		wants(t, "AcquireTx", testdb.Err(m.AcquireTx(t.Context(), tx, job)), txlock.ErrInvalidKey)
-		beside, err := more.TryAcquire(t.Context())
-		must(t, err) // the transaction is open
+		beside := leasetest.Got(more.TryAcquire(t.Context()))(t) // the transaction is open
 		release(t, beside)
 		must(t, tx.Rollback())
 
@@ -242,20 +240,6 @@ func TestKeysOfSemaphores(t *testing.T) {
 			after, _ := db.Rows()
 			testdb.ErrorIf(t, len(after) != len(before), "%d rows, %d before", len(after), len(before))
 		}
-	})
-}
-
-// TestPermitsAreNotReentered proves that an owner who acquires twice has two permits.
-func TestPermitsAreNotReentered(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		s, err := db.manager().Semaphore(job, 2)
-		must(t, err)
-		ctx := lease.WithOwner(t.Context(), "me")
-		must(t, s.Do(ctx, func(ctx context.Context, _ *lease.Lease) error {
-			both := mustLease(t)(s.Acquire(ctx))
-			wants(t, "a third", testdb.Err(s.TryAcquire(ctx)), txlock.ErrBusy)
-			return both.Release(ctx)
-		}))
 	})
 }
 
@@ -290,8 +274,7 @@ func TestResizeWaitsForPermits(t *testing.T) {
 		db.within("Resize", 5*time.Second, 5*time.Second+30*time.Millisecond)
 		must(t, held[0].Renew(t.Context()))
 		wants(t, "a second permit", testdb.Err(fewer.TryAcquire(t.Context())), txlock.ErrBusy)
-		more, err := fewer.Resize(t.Context(), 2)
-		must(t, err)
+		more := leasetest.Got(fewer.Resize(t.Context(), 2))(t)
 		must(t, acquired(more.TryAcquire(t.Context())))
 		release(t, held[0])
 	})

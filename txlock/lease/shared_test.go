@@ -30,8 +30,8 @@ func TestPermitWithoutARow(t *testing.T) {
 		held := several(permits, func(int) *lease.Lease { return permit(t, s) })
 		waiting := semaphore(t, newManager(t, newPool(t, db, true)), key, permits)
 		got := later(func() error { return acquired(waiting.Acquire(t.Context())) })
-		time.Sleep(100 * time.Millisecond)                                                              // who has not looked yet proves less, and is granted, too
-		exec(t, db.Admin(), "DELETE FROM lockstep_leases WHERE name = '"+key.String()+"' AND slot = 3") // as if released elsewhere, and cleaned
+		time.Sleep(100 * time.Millisecond)                                                     // who has not looked yet proves less, and is granted, too
+		db.Exec(t, "DELETE FROM lockstep_leases WHERE name = '"+key.String()+"' AND slot = 3") // as if released elsewhere, and cleaned
 		wants(t, "Acquire", within(t, "the grant", got), nil)
 		for _, l := range held[:permits-1] {
 			release(t, l)
@@ -44,7 +44,7 @@ func TestPermitWithoutARow(t *testing.T) {
 func readAndWrite(ctx context.Context, t *testing.T, m *lease.Manager, key txlock.Key) (reader, writer *lease.Lease) {
 	t.Helper()
 	first, writer := acquireIn(ctx, t, m, key), acquireIn(ctx, t, m, key)
-	return mustLease(t)(first.Downgrade(ctx)), writer
+	return got(first.Downgrade(ctx))(t), writer
 }
 
 // TestDowngrade proves that no other writer comes between a writer and the reader that it becomes,
@@ -57,13 +57,13 @@ func TestDowngrade(t *testing.T) {
 			writer := acquire(t, db.manager(options...), job)
 			waits := later(func() *lease.Lease { return acquire(t, other, job) })
 			db.after(time.Second)
-			reader := mustLease(t)(writer.Downgrade(t.Context()))
+			reader := got(writer.Downgrade(t.Context()))(t)
 			testdb.ErrorIf(t, !reader.Shared() || reader.Err() != nil || reader.Owner() != writer.Owner(),
 				"the reader: shared %t, %v, owner %q, that of the writer %q", reader.Shared(), reader.Err(), reader.Owner(), writer.Owner())
 			wants(t, "Err of the writer", writer.Err(), txlock.ErrNotHeld)
 			wants(t, "Downgrade of what was released", testdb.Err(writer.Downgrade(t.Context())), txlock.ErrNotHeld)
 			wants(t, "Downgrade of a reader", testdb.Err(reader.Downgrade(t.Context())), txlock.ErrInvalidOption)
-			beside := mustLease(t)(db.manager().TryAcquireShared(t.Context(), job))
+			beside := got(db.manager().TryAcquireShared(t.Context(), job))(t)
 			db.after(10 * time.Second)
 			release(t, reader, beside)
 			release(t, <-waits)
@@ -72,44 +72,36 @@ func TestDowngrade(t *testing.T) {
 	}
 }
 
-// TestDowngradeGivenUp proves that Downgrade ends with its context where a transaction
-// guards what the owner reads by already, and that all is held as before.
-func TestDowngradeGivenUp(t *testing.T) {
+// TestDowngradeInVain proves that Downgrade ends with its context where a transaction guards what the owner reads by
+// already, and that all is held as before; that a writer who has lost its lease without knowing has nothing after it,
+// since another may have come between; and that an owner whose reader is lost reads again after it, at once, and is
+// told that the first is lost.
+func TestDowngradeInVain(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
-		ctx := lease.WithOwner(t.Context(), "ann")
-		reader, writer := readAndWrite(ctx, t, m, job)
+		operator, ann := db.manager(), lease.WithOwner(t.Context(), "ann")
+		reader, writer := readAndWrite(ann, t, m, job)
 		tx := wire.guarding(t, reader)
-		limited, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		limited, cancel := context.WithTimeout(ann, 100*time.Millisecond)
 		defer cancel()
 		wants(t, "Downgrade", testdb.Err(writer.Downgrade(limited)), context.DeadlineExceeded)
-		wantsNone(t, "the writer, the reader, and the transaction that it guards", errors.Join(writer.Err(), reader.Err(), tx.Commit()))
+		wants(t, "the writer, the reader, and the transaction that it guards", errors.Join(writer.Err(), reader.Err(), tx.Commit()), nil)
 		time.Sleep(time.Second) // what it was granted is released in the background
-		all := list(t, m)
-		testdb.ErrorIf(t, len(all) != 2, "held after it: %+v", all)
+		leasetest.Equal(t, "held after it", len(list(t, m)), 2)
 		release(t, reader, writer)
-	})
-}
 
-// TestDowngradeAfterLoss proves that a writer who has lost its lease without knowing has nothing
-// after Downgrade, since another may have come between; and that an owner whose reader is lost reads
-// again after Downgrade, at once, and is told that the first is lost.
-func TestDowngradeAfterLoss(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, operator := db.manager(), db.manager()
-		writer := acquire(t, m, job)
+		writer = acquire(t, m, job)
 		must(t, operator.ForceRelease(t.Context(), job))
-		reader, err := writer.Downgrade(t.Context())
+		none, err := writer.Downgrade(t.Context())
 		wants(t, "Downgrade", err, txlock.ErrNotHeld)
-		testdb.ErrorIf(t, reader != nil, "there is a reader beside the error")
+		testdb.ErrorIf(t, none != nil, "there is a reader beside the error")
 		nothingHeld(t, m)
 
-		ctx := lease.WithOwner(t.Context(), "ann")
-		lost, writer := readAndWrite(ctx, t, m, job)
+		lost, writer := readAndWrite(ann, t, m, job)
 		must(t, operator.ForceRelease(t.Context(), job, inspect(t, m, job).Others[0].Slot))
-		reader = mustLease(t)(writer.Downgrade(ctx))
+		reader = got(writer.Downgrade(ann))(t)
 		wants(t, "the reader that was lost", lost.Err(), txlock.ErrLost)
-		wants(t, "its Release", lost.Release(ctx), txlock.ErrNotHeld)
+		wants(t, "its Release", lost.Release(ann), txlock.ErrNotHeld)
 		all := list(t, m)
 		testdb.ErrorIf(t, len(all) != 1 || all[0].Kind != lease.Reader, "held after it: %+v", all)
 		release(t, reader)
@@ -119,15 +111,14 @@ func TestDowngradeAfterLoss(t *testing.T) {
 // share is acquire for a reader.
 func share(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
-	return mustLease(t)(m.AcquireShared(t.Context(), key, options...))
+	return got(m.AcquireShared(t.Context(), key, options...))(t)
 }
 
 // mortal is a manager that can die. What it holds is never released.
 func mortal(t testing.TB, db *testdb.DB, options ...lease.ManagerOption) (m *lease.Manager, die func()) {
 	t.Helper()
 	var network leasetest.Network
-	m, err := lease.NewManager(newPool(t, db, true, func(c *mysql.Config) { c.DialFunc = network.Dial }), options...)
-	must(t, err)
+	m = leasetest.Got(lease.NewManager(newPool(t, db, true, func(c *mysql.Config) { c.DialFunc = network.Dial }), options...))(t)
 	t.Cleanup(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -152,12 +143,12 @@ func TestNoReadersOnClusters(t *testing.T) {
 		for call, take := range map[string]verb{"AcquireShared": shared, "TryAcquireShared": tryShared} {
 			_, err := take(t.Context(), m, key)
 			wants(t, call, err, schema.ErrMultiPrimary)
-			says(t, err, "acquire the lease exclusively instead")
+			leasetest.Fails(t, call, err, "acquire the lease exclusively instead")
 		}
-		equal(t, "rows written", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases"), 0)
+		leasetest.Equal(t, "rows written", db.Number(t, "SELECT COUNT(*) FROM lockstep_leases"), 0)
 		l := acquire(t, m, key)
 		wants(t, "Downgrade", testdb.Err(l.Downgrade(t.Context())), schema.ErrMultiPrimary)
-		wantsNone(t, "after Downgrade", l.Err())
+		wants(t, "after Downgrade", l.Err(), nil)
 		release(t, l)
 	}
 }
@@ -169,7 +160,7 @@ func semaphore(t testing.TB, m *lease.Manager, key txlock.Key, permits int) *lea
 
 func permit(t testing.TB, s *lease.Semaphore) *lease.Lease {
 	t.Helper()
-	return mustLease(t)(s.Acquire(t.Context()))
+	return got(s.Acquire(t.Context()))(t)
 }
 
 // TestSemaphoreBesideALockedRow proves that permits don't wait for a transaction that has
@@ -195,8 +186,8 @@ func TestSemaphoreBesideALockedRow(t *testing.T) {
 				}
 				tx := begin(t, newPool(t, db, false), sql.LevelRepeatableRead)
 				rows, err := tx.Query("SELECT token FROM lockstep_leases WHERE name = ? AND "+c.lock+" FOR UPDATE", key.String())
-				wantsNone(t, "the lock", err)
-				wantsNone(t, "the lock", rows.Close())
+				wants(t, "the lock", err, nil)
+				wants(t, "the lock", rows.Close(), nil)
 				ctx := limited(t, 5*time.Minute)
 				l, err := s.TryAcquire(ctx)
 				switch {
@@ -231,7 +222,7 @@ func TestResizeBesideTraffic(t *testing.T) {
 func resizeBesideTraffic(t *testing.T, managers []*lease.Manager, key txlock.Key) {
 	current := func() int {
 		info, err := managers[0].Inspect(t.Context(), key)
-		wantsNone(t, "Inspect", err)
+		wants(t, "Inspect", err, nil)
 		return max(info.Permits, 1)
 	}
 	release(t, permit(t, semaphore(t, managers[0], key, 2)))
@@ -266,7 +257,7 @@ func resizeBesideTraffic(t *testing.T, managers []*lease.Manager, key txlock.Key
 				if round%3 == 2 {
 					n = 1 + i
 				}
-				wantsNone(t, fmt.Sprintf("Resize to %d", n), testdb.Err(s.Resize(t.Context(), n)))
+				wants(t, fmt.Sprintf("Resize to %d", n), testdb.Err(s.Resize(t.Context(), n)), nil)
 			}
 		})
 	}
@@ -274,12 +265,8 @@ func resizeBesideTraffic(t *testing.T, managers []*lease.Manager, key txlock.Key
 	stop()
 	work.Wait()
 	last, err := semaphore(t, managers[0], key, 2).Resize(t.Context(), 3)
-	wantsNone(t, "the last Resize", err)
-	var held []*lease.Lease
-	for range 3 {
-		l := mustLease(t)(last.TryAcquire(t.Context()))
-		held = append(held, l)
-	}
+	wants(t, "the last Resize", err, nil)
+	held := several(3, func(int) *lease.Lease { return got(last.TryAcquire(t.Context()))(t) })
 	wants(t, "a fourth", testdb.Err(last.TryAcquire(t.Context())), txlock.ErrBusy)
 	release(t, held...)
 }
@@ -299,7 +286,7 @@ func TestResizeThatFailsChangesNothing(t *testing.T) {
 		release(t, permit(t, s)) // of the number of before
 		rollback(t, tx)
 		resized, err = s.Resize(t.Context(), 5)
-		wantsNone(t, "Resize afterwards", err)
+		wants(t, "Resize afterwards", err, nil)
 		release(t, permit(t, resized))
 	})
 }
@@ -330,10 +317,10 @@ func TestDeadReadersBesideALock(t *testing.T) {
 			key := txlock.Named("key" + holds)
 			release(t, share(t, m, key)) // which marks the key as shared
 			readers(t, db, key, 1_000, holds, "1000")
-			exec(t, db.Admin(), "ANALYZE TABLE lockstep_leases") // a scan would be cheap
+			db.Exec(t, "ANALYZE TABLE lockstep_leases") // a scan would be cheap
 			release(t, acquire(t, m, key))
 			waitUntil(t, "the rows are removed", func() bool {
-				return number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0", key.String()) < 100
+				return db.Number(t, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0", key.String()) < 100
 			})
 		}
 		rollback(t, open)
@@ -349,7 +336,7 @@ func readers(t testing.TB, db *testdb.DB, key txlock.Key, n int, holds, expires 
 		for i := range min(500, n-from) {
 			values = append(values, fmt.Sprintf("('%s', %d, 'owner', '%s', 1, 1000000, %s, 0, 0)", key, 1<<40+from+i, holds, expires))
 		}
-		exec(t, db.Admin(), "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES "+strings.Join(values, ", "))
+		db.Exec(t, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES "+strings.Join(values, ", "))
 	}
 }
 
@@ -359,23 +346,22 @@ func TestCleanRemovesEntryRows(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
 		m := newManager(t, newPool(t, db, true), lease.PurgeEvery(0, time.Second))
 		rows := func(key txlock.Key) int64 {
-			return number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String())
+			return db.Number(t, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String())
 		}
 		shared, permits, busy := txlock.Named("shared"), txlock.Named("permits"), txlock.Named("busy")
 		release(t, share(t, m, shared))
 		reader := share(t, m, busy)
 		for _, n := range []int{3, 2} { // another number, when the first is forgotten
 			s := semaphore(t, m, permits, n)
-			p := permit(t, s)
-			release(t, p)
+			release(t, permit(t, s))
 			waitUntil(t, "the rows are removed", func() bool {
 				must(t, testdb.Err(m.Purge(t.Context())))
 				return rows(shared)+rows(permits) == 0
 			})
 		}
-		equal(t, "rows of a key with a reader", rows(busy), 2)
+		leasetest.Equal(t, "rows of a key with a reader", rows(busy), 2)
 		wants(t, "a writer beside the reader", testdb.Err(m.TryAcquire(t.Context(), busy)), txlock.ErrBusy)
-		wantsNone(t, "the reader", reader.Renew(t.Context()))
+		wants(t, "the reader", reader.Renew(t.Context()), nil)
 		release(t, reader)
 		release(t, acquire(t, m, permits)) // the key is nobody's now
 	})
@@ -389,21 +375,15 @@ func TestPurgeTakesAllRowsOfAKey(t *testing.T) {
 		all := []*lease.Lease{}
 		for _, key := range []txlock.Key{txlock.Named("a"), txlock.Named("b")} {
 			of := semaphore(t, m, key, 30)
-			for range 30 {
-				permit, err := of.Acquire(t.Context())
-				wantsNone(t, "Acquire", err)
-				all = append(all, permit)
-			}
+			all = append(all, several(30, func(int) *lease.Lease { return permit(t, of) })...)
 		}
-		for range 30 {
-			all = append(all, share(t, m, txlock.Named("c")))
-		}
+		all = append(all, several(30, func(int) *lease.Lease { return share(t, m, txlock.Named("c")) })...)
 		releaseMany(t, all)
-		exec(t, db.Admin(), "UPDATE lockstep_leases SET expires_us = 1")
-		rows := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases")
+		db.Exec(t, "UPDATE lockstep_leases SET expires_us = 1")
+		rows := db.Number(t, "SELECT COUNT(*) FROM lockstep_leases")
 		n, err := m.Purge(t.Context())
-		wantsNone(t, "Purge", err)
-		left := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases")
+		wants(t, "Purge", err, nil)
+		left := db.Number(t, "SELECT COUNT(*) FROM lockstep_leases")
 		testdb.ErrorIf(t, left != 0 || int64(n) != rows || rows < 62, "of %d rows %d are said to be deleted, %d are left", rows, n, left)
 	})
 }
@@ -424,7 +404,7 @@ func TestCleanLooksAgainUnderTheLock(t *testing.T) {
 		for i, l := range held {
 			testdb.FatalIf(t, l == nil, "it has not looked again: this test can't tell")
 			wants(t, "TryAcquire of a lease that is held", testdb.Err(other.TryAcquire(t.Context(), keys[i])), txlock.ErrBusy)
-			wantsNone(t, "Renew", l.Renew(t.Context()))
+			wants(t, "Renew", l.Renew(t.Context()), nil)
 		}
 		releaseMany(t, held)
 	})

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -28,18 +29,15 @@ func TestWaitSurvivesAStandstill(t *testing.T) {
 		db := server.OpenLeases(t)
 		m := newManager(t, newPool(t, db, true), lease.TTL(600*time.Millisecond))
 		calls := maps.Clone(waitsWithoutLimit)
-		calls["a try"], calls["a limit"] = tryExclusive.released, func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) error {
-			return acquired(m.Acquire(ctx, key, lease.WaitAtMost(time.Second)))
-		}
+		calls["a try"], calls["a limit"] = tryExclusive.released, exclusive.under(lease.WaitAtMost(time.Second)).released
 		keys := make(map[string]txlock.Key)
 		for what, call := range calls {
 			keys[what] = named()
 			wantsGranted(t, what, call(t.Context(), m, keys[what])) // so that there are rows
 		}
-		backup, err := db.Admin().Conn(t.Context())
-		must(t, err)
+		backup := leasetest.Got(db.Admin().Conn(t.Context()))(t)
 		must(t, testdb.Err(backup.ExecContext(t.Context(), "FLUSH TABLES WITH READ LOCK")))
-		over := sync.OnceFunc(func() { wantsNone(t, "the end of the backup", backup.Close()) })
+		over := sync.OnceFunc(func() { wants(t, "the end of the backup", backup.Close(), nil) })
 		defer over()
 		var waiting sync.WaitGroup
 		for what, call := range calls {
@@ -239,38 +237,28 @@ func TestWaitSurvivesADialTimeout(t *testing.T) {
 // free.
 func TestSilenceIsSaid(t *testing.T) {
 	for name, c := range map[string]struct {
-		call func(ctx context.Context, m *lease.Manager) (*lease.Lease, error)
-		took time.Duration
-		want error
-		says string
+		call           verb
+		deadline, took time.Duration // in seconds
+		says           string
 	}{
-		"a try": {func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
-			return m.TryAcquire(ctx, job)
-		}, 4 * time.Second, txlock.ErrWaitTimeout, `try to acquire lease "job": the server has not answered for 4s`},
-		"a limit": {func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
-			return m.Acquire(ctx, job, lease.WaitAtMost(10*time.Second))
-		}, 10 * time.Second, txlock.ErrWaitTimeout, `acquire lease "job": after 10s the server has not answered for 10s`},
-		"a short limit": {func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
-			return m.Acquire(ctx, job, lease.WaitAtMost(time.Second)) // the first try is outside
-		}, 4 * time.Second, txlock.ErrWaitTimeout, `acquire lease "job": after 1s the server has not answered for 4s`},
-		"a deadline": {func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
-			limited, cancel := context.WithTimeout(ctx, 10*time.Second)
-			defer cancel()
-			return m.Acquire(limited, job)
-		}, 10 * time.Second, context.DeadlineExceeded, `the server has not answered for 10s`},
-		"a deadline before": {func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
-			limited, cancel := context.WithTimeout(ctx, 3*time.Second)
-			defer cancel()
-			return m.Acquire(limited, job)
-		}, 3 * time.Second, context.DeadlineExceeded, `the server has not answered for 3s`},
+		"a try":   {tryExclusive, 0, 4, `try to acquire lease "job": the server has not answered for 4s`},
+		"a limit": {exclusive.under(lease.WaitAtMost(10 * time.Second)), 0, 10, `acquire lease "job": after 10s the server has not answered for 10s`},
+		// The first try is outside.
+		"a short limit":     {exclusive.under(lease.WaitAtMost(time.Second)), 0, 4, `acquire lease "job": after 1s the server has not answered for 4s`},
+		"a deadline":        {exclusive, 10, 10, `the server has not answered for 10s`},
+		"a deadline before": {exclusive, 3, 3, `the server has not answered for 3s`},
 	} {
 		runInMemory(t, name, func(t *testing.T, db *memory) {
 			m, wire := db.process(lease.TTL(3 * time.Second))
 			release(t, acquire(t, m, job))
 			wire.frozen(writes, time.Minute)
-			_, err := c.call(t.Context(), m)
-			wants(t, "the call", err, c.want)
-			db.at("the end of the call", c.took)
+			ctx, want := t.Context(), txlock.ErrWaitTimeout
+			if c.deadline > 0 {
+				ctx, want = limited(t, c.deadline*time.Second), context.DeadlineExceeded
+			}
+			_, err := c.call(ctx, m, job)
+			wants(t, "the call", err, want)
+			db.at("the end of the call", c.took*time.Second)
 			testdb.ErrorIf(t, !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "timed out"), "%v", err)
 			testdb.ErrorIf(t, errors.Is(err, context.DeadlineExceeded) == errors.Is(err, txlock.ErrWaitTimeout),
 				"%v is of the caller and of the limit, or of neither", err)
@@ -289,9 +277,7 @@ func tries(w *wire) map[string]aWait {
 		"TryAcquireAll": func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) error {
 			return acquiredAll(m.TryAcquireAll(ctx, []txlock.Key{key}))
 		},
-		"Acquire, with a limit": func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) error {
-			return acquired(m.Acquire(ctx, key, lease.WaitAtMost(time.Second)))
-		},
+		"Acquire, with a limit": exclusive.under(lease.WaitAtMost(time.Second)).released,
 	}
 }
 
@@ -331,7 +317,7 @@ func TestNamedWaiterSurvivesASilentServer(t *testing.T) {
 		var waiting sync.WaitGroup
 		for _, owner := range []string{"first", "second"} {
 			waiting.Go(func() {
-				wantsNone(t, owner, acquired(m.Acquire(lease.WithOwner(t.Context(), owner), job)))
+				wants(t, owner, acquired(m.Acquire(lease.WithOwner(t.Context(), owner), job)), nil)
 			})
 			db.after(time.Second)
 			wire.frozen([]string{"Look"}, 20*time.Second)

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var number, must, wants, higher, limited = testdb.Number, leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited
+var must, wants, higher, limited = leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited
 
 // inner is what package lease does for lockstep's own packages.
 var inner = lease.Internal(bridge.Pass{})
@@ -107,7 +107,7 @@ func release(t testing.TB, l interface{ Release(context.Context) error }) {
 func held(t testing.TB, nodes []*testdb.DB, key txlock.Key) (n int) {
 	t.Helper()
 	for _, db := range nodes {
-		n += int(number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND holders <> LEFT('-', 0) AND expires_us > UNIX_TIMESTAMP() * 1000000", key.String()))
+		n += int(db.Number(t, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND holders <> LEFT('-', 0) AND expires_us > UNIX_TIMESTAMP() * 1000000", key.String()))
 	}
 	return n
 }
@@ -210,9 +210,8 @@ func (db *memory) holds(what string, want int) {
 // within checks how much time has passed in the test.
 func (db *memory) within(what string, least, most time.Duration) {
 	db.t.Helper()
-	if got := time.Since(db.begun); got < least || got > most {
-		db.t.Errorf("%s after %v, want %v to %v", what, got, least, most)
-	}
+	took := time.Since(db.begun)
+	testdb.ErrorIf(db.t, took < least || took > most, "%s after %v, want %v to %v", what, took, least, most)
 }
 
 // late lets the calls of a node arrive later.

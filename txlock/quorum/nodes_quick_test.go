@@ -345,13 +345,13 @@ func TestNewNodesCountLater(t *testing.T) {
 		wants(t, "Acquire on nodes that came back empty", testdb.Err(other.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
 		release(t, l)
 		time.Sleep(recovery)
-		l = acquire(t, other, job)
-		release(t, l)
+		release(t, acquire(t, other, job))
 	})
 }
 
-// TestBusyNamesAHolder proves that with NameHolders a refusal names who holds the lease of a node.
-func TestBusyNamesAHolder(t *testing.T) {
+// TestLimitsOfAWait proves that a wait ends with its limit, with its context and with Close, and a try at once, whose
+// refusal names with NameHolders who holds the lease of a node.
+func TestLimitsOfAWait(t *testing.T) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
 		l := acquire(t, a, job)
@@ -362,16 +362,6 @@ func TestBusyNamesAHolder(t *testing.T) {
 		_, err = b.TryAcquire(t.Context(), job, lease.NameHolders())
 		wants(t, "TryAcquire", err, txlock.ErrBusy)
 		testdb.ErrorIf(t, !errors.As(err, &held) || held.Key != job || held.Owner != l.Owner() || held.Since.IsZero(), "%v names %+v, want %q", err, held, l.Owner())
-		must(t, l.Release(t.Context()))
-	})
-}
-
-// TestLimitsOfAWait proves that a wait ends with its limit, with its context and with Close, and a try at once.
-func TestLimitsOfAWait(t *testing.T) {
-	inMemory(t, 3, func(t *testing.T, db *memory) {
-		a, b := db.manager(), db.manager()
-		l := acquire(t, a, job)
-		wants(t, "TryAcquire", testdb.Err(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		db.within("TryAcquire", 0, 0)
 		wants(t, "Acquire", testdb.Err(b.Acquire(t.Context(), job, lease.WaitAtMost(2*time.Second))), txlock.ErrWaitTimeout)
 		db.within("the limit", 2*time.Second, 2*time.Second)
@@ -396,8 +386,7 @@ func TestHanging(t *testing.T) {
 		m, stores := db.installed(quorum.NodeTimeout(limit))
 		stores[3].SetFault(hangs)
 		stores[4].SetFault(hangs)
-		l := acquire(t, m, job)
-		release(t, l)
+		release(t, acquire(t, m, job))
 		db.within("Acquire and Release with a majority that answers", 0, 10*time.Millisecond)
 		stores[2].SetFault(hangs)
 		wants(t, "TryAcquire", testdb.Err(m.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)

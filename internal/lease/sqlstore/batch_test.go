@@ -45,8 +45,7 @@ func makeRow(t *testing.T, db *testdb.DB, name, set string) {
 		"INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, asked_us) VALUES (?, 0, '-', '', 1000, 0, 0, 0, 7, 9)",
 		"UPDATE lockstep_leases SET " + set + " WHERE name = ? AND slot = 0",
 	} {
-		_, err := db.Admin().ExecContext(t.Context(), query, name)
-		testdb.FatalIf(t, err != nil, "%s: %v", query, err)
+		db.Exec(t, query, name)
 	}
 }
 
@@ -116,8 +115,7 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 		}
 		all = append(all, w)
 	}
-	blocker, err := db.Admin().BeginTx(t.Context(), nil)
-	must(t, err)
+	blocker := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(t)
 	defer func() { must(t, blocker.Rollback()) }()
 	leasetest.Got(blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", unique+"locked"))(t)
 	done, clock, err := s.takes.send(t.Context(), all)
@@ -138,7 +136,7 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 		testdb.ErrorIf(t, token != clock || got != other, "%s: token %d of %d\n%+v, by its own statement\n%+v", cases[i].name, token, clock, got, other)
 	}
 	// One row is somebody else's by now, and one is still locked.
-	leasetest.Got(db.Admin().ExecContext(t.Context(), "UPDATE lockstep_leases SET holders = ? WHERE name = ?", hold("z"), unique+"free, too"))(t)
+	db.Exec(t, "UPDATE lockstep_leases SET holders = ? WHERE name = ?", hold("z"), unique+"free, too")
 	done, _, err = s.releases.send(t.Context(), all)
 	want &^= 1 << 10
 	testdb.FatalIf(t, err != nil || done != want, "freed %b, want %b, %v", done, want, err)
@@ -164,8 +162,7 @@ func TestClockFarAway(t *testing.T) {
 		all := []rawsql.Wanted{{Name: name, Hold: hold("a"), Owner: "me", TTLUs: 1e6, NotAfter: math.MaxInt64}}
 		for _, away := range []time.Duration{-10 * time.Minute, 10 * time.Minute} {
 			near := time.Now().Add(away).UnixMicro()
-			result, err := s.pool.ExecContext(t.Context(), rawsql.AcquireMany(all, near))
-			must(t, err)
+			result := leasetest.Got(s.pool.ExecContext(t.Context(), rawsql.AcquireMany(all, near)))(t)
 			n, err := result.RowsAffected()
 			testdb.ErrorIf(t, err != nil || n != 0, "%v away: %d rows, %v", away, n, err)
 		}

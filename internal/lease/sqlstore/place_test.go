@@ -69,8 +69,7 @@ func TestRenewManyReplies(t *testing.T) {
 
 func testRenewManyReplies(t *testing.T, db *testdb.DB, s *Store) {
 	ctx, unique := leasetest.Limited(t, time.Minute), fmt.Sprint(rand.Int64(), "'/") // a locked row would be waited for
-	blocker, err := db.Admin().BeginTx(t.Context(), nil)
-	must(t, err)
+	blocker := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(t)
 	defer func() { _ = blocker.Rollback() }() // it has written nothing
 	cases := []struct {
 		name, set string
@@ -122,8 +121,7 @@ func TestRepliesAreKnown(t *testing.T) {
 	named := regexp.MustCompile(`-- name: (\w+) :exec(?:lastid|result)`)
 	found := 0
 	for _, file := range []string{"leases", "shared"} {
-		text, err := os.ReadFile("../../../gen/" + file + ".sql.go")
-		must(t, err)
+		text := leasetest.Got(os.ReadFile("../../../gen/" + file + ".sql.go"))(t)
 		for _, m := range named.FindAllStringSubmatch(string(text), -1) {
 			found++
 			_, known := meanings[m[1]]
@@ -171,8 +169,7 @@ func TestClocksMove(t *testing.T) {
 	files = append(files, slices.DeleteFunc(rawsql, func(file string) bool { return strings.HasSuffix(file, "_test.go") })...)
 	found := 0
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		must(t, err)
+		text := leasetest.Got(os.ReadFile(file))(t)
 		for _, clock := range zoned.FindAllString(noZone.ReplaceAllString(string(text), ""), -1) {
 			t.Errorf("%s: %q is in the time zone of the session", file, clock)
 		}
@@ -247,8 +244,7 @@ func TestSwapComparesTheVersion(t *testing.T) {
 		} {
 			c := store.Claim{Row: store.Row{Key: what}, Owner: "me", Hold: hold("m"), Token: 1000}
 			makeRow(t, db, what, held+"'"+c.Hold+"', expires_us = "+future)
-			seen, err := s.row(t.Context(), c.Row)
-			must(t, err)
+			seen := leasetest.Got(s.row(t.Context(), c.Row))(t)
 			next, reply := seen.Take(store.Ask{Owner: "you", Hold: hold("y"), TTL: time.Minute}, seen.Expires, seen.Expires)
 			testdb.FatalIf(t, reply != store.Done, "%s: an expired row is not free: %v", what, reply)
 			if err := change(t.Context(), c); err != nil {
@@ -354,11 +350,10 @@ func TestQueuedBehindALock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		s, name := newStore(t, db), fmt.Sprint(rand.Int64())
 		makeRow(t, db, name, "owner = 'me'")
-		tx, err := db.Admin().BeginTx(t.Context(), nil)
-		must(t, err)
+		tx := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(t)
 		defer func() { must(t, tx.Rollback()) }()
 		must(t, tx.QueryRow("SELECT owner FROM lockstep_leases WHERE name = ? FOR UPDATE", name).Scan(new(string)))
-		err = s.Queued(t.Context(), store.Row{Key: name}, 50*time.Millisecond, func(store.Session) error { return nil })
+		err := s.Queued(t.Context(), store.Row{Key: name}, 50*time.Millisecond, func(store.Session) error { return nil })
 		testdb.ErrorIf(t, !errors.Is(err, store.ErrLocked) || errors.Is(err, txlock.ErrWaitTimeout), "Queued: %v", err)
 	})
 }
@@ -387,8 +382,7 @@ func TestDeniedPastTheLimit(t *testing.T) {
 func TestTurnBesides(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		s, name := newStore(t, db), fmt.Sprint(rand.Int64())
-		place, err := s.Turn(t.Context(), name, "me", "", func() error { makeRow(t, db, name, "slot = -1"); return nil })
-		must(t, err)
+		place := leasetest.Got(s.Turn(t.Context(), name, "me", "", func() error { makeRow(t, db, name, "slot = -1"); return nil }))(t)
 		turn := place.(*turn)
 		defer turn.Leave()
 		for name, c := range map[string]struct {

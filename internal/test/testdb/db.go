@@ -252,9 +252,15 @@ func (db *DB) Grant(tb testing.TB, tables ...string) {
 }
 
 // Exec runs a statement as the administrator.
-func (db *DB) Exec(tb testing.TB, query string) {
+func (db *DB) Exec(tb testing.TB, query string, args ...any) {
 	tb.Helper()
-	check(tb, db.exec(tb.Context(), query))
+	Exec(tb, db.admin, query, args...)
+}
+
+// Number returns the number that a query as the administrator selects.
+func (db *DB) Number(tb testing.TB, query string, args ...any) int64 {
+	tb.Helper()
+	return Number(tb, db.admin, query, args...)
 }
 
 // newDB makes a database and its application user.

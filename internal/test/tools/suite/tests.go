@@ -99,7 +99,7 @@ func tests(timeout time.Duration) ([]part, error) {
 		}},
 		// On TiDB, by make test ENGINES=tidb ONLY=tidb: what locks there, and what is refused.
 		{name: "tidb", asked: true, commands: []command{
-			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestTiDB|TestOnOther)"}, "./schema", "./internal/ops", "./txlock/lease", "./txlock/elect"),
+			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestTiDB|TestOnOther|TestOnServers$)"}, "./schema", "./internal/ops", "./txlock/lease", "./txlock/elect"),
 			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestProcesses|TestTiDB.*)$"}, "./txlock/job"),
 			r.test(".", []string{"-race"}, "./txlock/quorum"),
 			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestOtherEngine|TestTiDB.*|TestControls|TestLostUpdatesOfEveryWay)$"}, "./internal/test/locksuite"),
@@ -111,7 +111,7 @@ func tests(timeout time.Duration) ([]part, error) {
 		}},
 		// On Vitess, by make test ENGINES=vitess ONLY=vitess.
 		{name: "vitess", asked: true, commands: []command{
-			r.test(".", []string{"-race", "-tags=vitess", "-run=^TestOnOther"}, "./schema", "./txlock/lease", "./txlock/elect"),
+			r.test(".", []string{"-race", "-tags=vitess", "-run=^(TestOnOther|TestOnServers$)"}, "./schema", "./txlock/lease", "./txlock/elect"),
 			r.test(".", []string{"-race", "-tags=vitess", "-run=^TestProcesses$"}, "./txlock/job"),
 			r.test(".", []string{"-race", "-tags=vitess", "-run=^(TestOtherEngine|TestVitess.*|TestControls|TestLostUpdatesOfEveryWay)$"}, "./internal/test/locksuite"),
 			r.test("lockgorm", []string{"-race", "-tags=vitess", "-run=^(" + strings.Replace(onTiDB, "ThatComeLater|", "", 1) + ")$"}, "."), // that one is at READ COMMITTED
