@@ -98,28 +98,20 @@ func TestActions(t *testing.T) {
 		old := http.Header{"X-Who": {"alice"}, "Origin": {"https://evil.example"}}
 		stranger := url.Values{"key": {"untouchable"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"1"}}
 		gone := url.Values{"key": {"masked r"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"1"}}
-		for name, c := range map[string]struct {
-			verb   string
-			form   url.Values
-			header http.Header
-			want   int
-			says   string
-		}{
-			"another site":           {"release", release, evil, 403, "Another site"},
-			"another site's origin":  {"release", end, old, 403, "Another site"},
-			"nobody":                 {"release", release, http.Header{}, 403, "not allowed"},
-			"nobody asks":            {"ask", ask, http.Header{}, 403, "not allowed"},
-			"what is not allowed":    {"release", stranger, alice, 403, "not allowed"},
-			"an incomplete form":     {"release", url.Values{"key": {"report"}}, alice, 400, "incomplete"},
-			"a lease of before":      {"release", gone, alice, 409, "nothing was done"},
-			"a lock of before":       {"release", with(end, "token", "1"), alice, 409, "nothing was done"},
-			"a session without it":   {"release", with(end, "key", "masked r"), alice, 409, "nothing was done"},
-			"a reason that is long":  {"ask", with(ask, "reason", strings.Repeat("x", 300)), alice, 400, "at most 255 bytes"},
-			"asking for what nobody": {"ask", url.Values{"key": {"nobody"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"0"}}, alice, 409, "nothing was done"},
-		} {
-			s.posts(name, c.verb, c.form, c.header, c.want, c.says)
+		s.posts("another site", "release", release, evil, 403, "Another site")
+		s.posts("another site's origin", "release", end, old, 403, "Another site")
+		s.posts("nobody", "release", release, http.Header{}, 403, "not allowed")
+		s.posts("nobody asks", "ask", ask, http.Header{}, 403, "not allowed")
+		s.posts("what is not allowed", "release", stranger, alice, 403, "not allowed")
+		s.posts("an incomplete form", "release", url.Values{"key": {"report"}}, alice, 400, "incomplete")
+		s.posts("a lease of before", "release", gone, alice, 409, "nothing was done")
+		s.posts("a lock of before", "release", with(end, "token", "1"), alice, 409, "nothing was done")
+		s.posts("a session without it", "release", with(end, "key", "masked r"), alice, 409, "nothing was done")
+		s.posts("a reason that is long", "ask", with(ask, "reason", strings.Repeat("x", 300)), alice, 400, "at most 255 bytes")
+		s.posts("asking for what nobody", "ask", url.Values{"key": {"nobody"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"0"}}, alice, 409, "nothing was done")
+		if held.Err() != nil || tx.QueryRowContext(ctx, "SELECT 1").Err() != nil {
+			t.Fatal("what was refused was done")
 		}
-		testdb.FatalIf(t, held.Err() != nil || tx.QueryRowContext(ctx, "SELECT 1").Err() != nil, "what was refused was done")
 
 		to := s.posts("asking", "ask", ask, alice, 303, "")
 		testdb.ErrorIf(t, !strings.HasPrefix(to, "key?key=masked+r"), "asking leads to %s", to)
@@ -208,23 +200,16 @@ func TestJobActions(t *testing.T) {
 		testdb.ErrorIf(t, s.form("jobs", "pause", "", http.Header{}) != nil || s.form("key?key=untouchable", "pause", "", alice) != nil,
 			"who may not pause sees a form")
 		pause, request := s.form("jobs", "pause", "not interrupted", alice), s.form("key?key=masked+n", "run", "starts a tick", alice)
-		testdb.FatalIf(t, pause == nil || request == nil || s.form("jobs", "resume", "", alice) != nil, "the forms are %v, %v", pause, request)
-		for name, c := range map[string]struct {
-			form   url.Values
-			header http.Header
-			want   int
-			says   string
-		}{
-			"another site":         {pause, http.Header{"X-Who": {"alice"}, "Sec-Fetch-Site": {"cross-site"}}, 403, "Another site"},
-			"nobody":               {pause, http.Header{}, 403, "not allowed"},
-			"what is not allowed":  {with(pause, "key", "untouchable"), alice, 403, "not allowed"},
-			"no job":               {with(pause, "key", "xylophone"), alice, 409, "job does not exist"},
-			"a slot":               {with(with(pause, "key", ""), "slot", "7"), alice, 409, "be done here"},
-			"an incomplete form":   {url.Values{"key": {"masked n"}}, alice, 400, "incomplete"},
-			"a job that has moved": {with(pause, "token", "7"), alice, 409, "meanwhile"},
-		} {
-			s.posts(name, "pause", c.form, c.header, c.want, c.says)
+		if pause == nil || request == nil || s.form("jobs", "resume", "", alice) != nil {
+			t.Fatalf("the forms are %v, %v", pause, request)
 		}
+		s.posts("another site", "pause", pause, http.Header{"X-Who": {"alice"}, "Sec-Fetch-Site": {"cross-site"}}, 403, "Another site")
+		s.posts("nobody", "pause", pause, http.Header{}, 403, "not allowed")
+		s.posts("what is not allowed", "pause", with(pause, "key", "untouchable"), alice, 403, "not allowed")
+		s.posts("no job", "pause", with(pause, "key", "xylophone"), alice, 409, "job does not exist")
+		s.posts("a slot", "pause", with(with(pause, "key", ""), "slot", "7"), alice, 409, "be done here")
+		s.posts("an incomplete form", "pause", url.Values{"key": {"masked n"}}, alice, 400, "incomplete")
+		s.posts("a job that has moved", "pause", with(pause, "token", "7"), alice, 409, "meanwhile")
 		if paused, requested, _ := status(); paused || requested {
 			t.Fatal("what was refused was done")
 		}

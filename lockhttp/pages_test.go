@@ -77,14 +77,9 @@ func TestPages(t *testing.T) {
 			}
 		})
 
-		type seen struct {
-			Taken    time.Time
-			Locks    []ops.Lock
-			Sessions map[uint64]ops.Session
-		}
-		var locks seen
+		var locks ops.Picture
 		if !testdb.Await(time.Minute, func() bool { // the number of waiters is null where a look doesn't know the waits
-			locks = seen{}
+			locks = ops.Picture{}
 			s.decode("locks.json?q=order", &locks)
 			return len(locks.Locks) == 1 && locks.Locks[0].Key == "order:42" && locks.Locks[0].Waiters == 1 && locks.Sessions[locks.Locks[0].Session].User != "" && !locks.Taken.IsZero()
 		}) {
@@ -282,34 +277,26 @@ func TestServerIsDown(t *testing.T) {
 	t.Parallel()
 	pages := leasetest.Got(lockhttp.New(nowhere(t)))(t)
 	defer pages.Close()
-	for _, c := range []struct {
-		method, path string
-		events       bool
-		wrap         func(http.ResponseWriter) http.ResponseWriter
-		code         int
-		says         string
-	}{
-		{http.MethodGet, "/", false, nil, http.StatusBadGateway, "The server doesn&#39;t answer"},
-		{http.MethodGet, "/locks.json", false, nil, http.StatusBadGateway, `"error": "The server doesn't answer`},
-		{http.MethodHead, "/locks", true, nil, http.StatusBadGateway, ""},
-		{http.MethodGet, "/page.html", false, nil, http.StatusNotFound, ""},
-		{http.MethodGet, "/style.css", false, nil, http.StatusOK, ""},
-		{http.MethodGet, "/locks/", true, func(w http.ResponseWriter) http.ResponseWriter { return unflushed{w} }, http.StatusNotImplemented, ""},
-	} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		r, answer := httptest.NewRequestWithContext(ctx, c.method, c.path, nil), httptest.NewRecorder()
-		if c.events {
-			r.Header.Set("Accept", "text/event-stream")
-		}
+	answers := func(method, path, accept string, code int, says string) {
+		t.Helper()
+		ctx := leasetest.Limited(t, time.Minute)
+		r, answer := httptest.NewRequestWithContext(ctx, method, path, nil), httptest.NewRecorder()
+		r.Header.Set("Accept", accept)
 		w := http.ResponseWriter(answer)
-		if c.wrap != nil {
-			w = c.wrap(w)
+		if code == http.StatusNotImplemented {
+			w = unflushed{w}
 		}
 		pages.ServeHTTP(w, r)
-		testdb.ErrorIf(t, answer.Code != c.code || !strings.Contains(answer.Body.String(), c.says) || ctx.Err() != nil,
-			"%s %s is answered with %d, not %d: %s, %v", c.method, c.path, answer.Code, c.code, answer.Body, ctx.Err())
+		testdb.ErrorIf(t, answer.Code != code || !strings.Contains(answer.Body.String(), says) || ctx.Err() != nil,
+			"%s %s is answered with %d, not %d: %s, %v", method, path, answer.Code, code, answer.Body, ctx.Err())
 	}
+	const page, events = "text/html", "text/event-stream"
+	answers(http.MethodGet, "/", page, http.StatusBadGateway, "The server doesn&#39;t answer")
+	answers(http.MethodGet, "/locks.json", page, http.StatusBadGateway, `"error": "The server doesn't answer`)
+	answers(http.MethodHead, "/locks", events, http.StatusBadGateway, "")
+	answers(http.MethodGet, "/page.html", page, http.StatusNotFound, "")
+	answers(http.MethodGet, "/style.css", page, http.StatusOK, "")
+	answers(http.MethodGet, "/locks/", events, http.StatusNotImplemented, "")
 }
 
 // TestMaskPanics proves that a mask that panics over a key of another program doesn't end this
@@ -367,22 +354,23 @@ func TestUnseen(t *testing.T) {
 		few := leasetest.Got(lockhttp.New(db.Connect(t)))(s) // without PROCESS
 		t.Cleanup(few.Close)
 		const condition = "as far as can be seen"
+		asFew := func(path string) string {
+			answer := httptest.NewRecorder()
+			few.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/"+path, nil))
+			return answer.Body.String()
+		}
 		for path, none := range map[string]string{"": "Nothing: no session waits", "locks": "No locks are held", "queues": "No session waits", "waits": "No session waits", "key?key=order:42": "This key is not held"} {
 			if body := s.shows(path, none); strings.Contains(body, condition) && !strings.Contains(body, "Not seen") {
 				t.Errorf("the page %q of an administrator is:\n%s", path, body)
 			}
-			answer := httptest.NewRecorder()
-			few.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/"+path, nil))
-			body := answer.Body.String()
+			body := asFew(path)
 			at := strings.Index(body, none)
 			if at < 0 || !strings.Contains(body[at:at+strings.IndexByte(body[at:], '<')], condition) || !strings.Contains(body, "waiting, "+condition) || !strings.Contains(body, "GRANT PROCESS") {
 				t.Errorf("the page %q without PROCESS is:\n%s", path, body)
 			}
 		}
 		for path, none := range map[string]string{"leases": "No leases are held.", "leaders": "No process leads.", "jobs": "There are no jobs."} { // which need less
-			answer := httptest.NewRecorder()
-			few.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/"+path, nil))
-			leasetest.Says(t, path+" without PROCESS", answer.Body.String(), none)
+			leasetest.Says(t, path+" without PROCESS", asFew(path), none)
 		}
 	})
 }
