@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,29 +22,23 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 
 const accounts, money = 4, 1000
 
-// newDatabase makes a database with lockstep's tables and those of some files, and opens it.
-func newDatabase(t *testing.T, engine testdb.Engine, schemas ...string) *sql.DB {
-	t.Helper()
-	return newDatabaseOf(t, engine, func(*mysql.Config) {}, schemas...)
-}
-
-func newDatabaseOf(t *testing.T, engine testdb.Engine, mutate func(*mysql.Config), schemas ...string) *sql.DB {
+// newDatabase makes a database with lockstep's tables and those of the shop, and opens it.
+func newDatabase(t *testing.T, engine testdb.Engine, mutators ...func(*mysql.Config)) *sql.DB {
 	t.Helper()
 	database := testdb.Shared(t, engine).OpenNamed(t)
-	db := leasetest.Got(locksqlc.Open(database.AdminDSN(database.Overwriting(t), func(cfg *mysql.Config) { cfg.ParseTime = true }, mutate)))(t)
+	mutators = append(mutators, database.Overwriting(t), func(cfg *mysql.Config) { cfg.ParseTime = true })
+	db := leasetest.Got(locksqlc.Open(database.AdminDSN(mutators...)))(t)
 	t.Cleanup(func() { must(t, db.Close()) })
 	whole := database.ConnectAdmin(t, func(cfg *mysql.Config) { cfg.MultiStatements = true })
-	for _, file := range schemas {
-		ddl := leasetest.Got(os.ReadFile(filepath.Join("testdata", file)))(t)
-		leasetest.Got(whole.ExecContext(t.Context(), string(ddl)))(t)
-	}
+	ddl := leasetest.Got(os.ReadFile("testdata/schema.sql"))(t)
+	leasetest.Got(whole.ExecContext(t.Context(), string(ddl)))(t)
 	return db
 }
 
 // newShop makes the tables of the shop in a database of its own, and its accounts.
 func newShop(t *testing.T, engine testdb.Engine) (*sql.DB, *shopdb.Queries) {
 	t.Helper()
-	db := newDatabase(t, engine, "schema.sql")
+	db := newDatabase(t, engine)
 	q := shopdb.New(db)
 	must(t, q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
 		for id := range int64(accounts) {
@@ -58,71 +51,65 @@ func newShop(t *testing.T, engine testdb.Engine) (*sql.DB, *shopdb.Queries) {
 	return db, q
 }
 
-// onIsolations runs a test on every server, at the levels at which programs lose updates.
-func onIsolations(t *testing.T, test func(t *testing.T, engine testdb.Engine, options *sql.TxOptions)) {
-	t.Helper()
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
-		for _, isolation := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
-			t.Run(isolation.String(), func(t *testing.T) {
-				t.Parallel()
-				test(t, engine, &sql.TxOptions{Isolation: isolation})
-			})
-		}
-	})
-}
+var onServers = testdb.OnServers
 
 // TestNoUpdateIsLost moves money by reading balances and writing them, from many goroutines, with no other
-// locks than those that lockgen has written.
+// locks than those that lockgen has written, at the levels at which programs lose updates.
 func TestNoUpdateIsLost(t *testing.T) {
-	onIsolations(t, func(t *testing.T, engine testdb.Engine, options *sql.TxOptions) {
-		db, q := newShop(t, engine)
-		var wg sync.WaitGroup
-		var moved atomic.Int64
-		for worker := range 6 {
-			wg.Go(func() {
-				random := rand.New(rand.NewPCG(uint64(worker), 1))
-				for range 8 {
-					from := 1 + random.Int64N(accounts)
-					to := 1 + (from+random.Int64N(accounts-1))%accounts
-					var keys []txlock.Key
-					if random.IntN(2) == 0 { // or let each query lock for itself
-						keys = shopdb.Accounts.Keys(from, to)
-					}
-					err := locksqlc.Run(t.Context(), db, keys, func(tx *sql.Tx) error {
-						queries, err := q.WithLocks(t.Context(), tx)
-						if err != nil {
-							return err
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
+			t.Run(level.String(), func(t *testing.T) {
+				t.Parallel()
+				db, q := newShop(t, engine)
+				var wg sync.WaitGroup
+				var moved atomic.Int64
+				for worker := range 6 {
+					wg.Go(func() {
+						random := rand.New(rand.NewPCG(uint64(worker), 1))
+						for range 8 {
+							from := 1 + random.Int64N(accounts)
+							to := 1 + (from+random.Int64N(accounts-1))%accounts
+							var keys []txlock.Key
+							if random.IntN(2) == 0 { // or let each query lock for itself
+								keys = shopdb.Accounts.Keys(from, to)
+							}
+							err := locksqlc.Run(t.Context(), db, keys, func(tx *sql.Tx) error {
+								queries, err := q.WithLocks(t.Context(), tx)
+								if err != nil {
+									return err
+								}
+								return move(t.Context(), queries, from, to, random.Int64N(10))
+							}, &sql.TxOptions{Isolation: level})
+							switch {
+							case err == nil:
+								moved.Add(1)
+							case !txlock.Retryable(err): // some may be refused once too often
+								t.Error(err)
+							}
 						}
-						return move(t.Context(), queries, from, to, random.Int64N(10))
-					}, options)
-					switch {
-					case err == nil:
-						moved.Add(1)
-					case !txlock.Retryable(err): // some may be refused once too often
-						t.Error(err)
-					}
+					})
 				}
+				wg.Wait()
+				testdb.ErrorIf(t, moved.Load() < 6, "of 48 transfers %d were made: this test can't tell", moved.Load())
+				sum := int64(0)
+				must(t, q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error { // slices lock all of their keys, empty ones nothing
+					for _, skus := range [][]string{nil, {"a", "b"}} {
+						leasetest.Got(q.DropProducts(t.Context(), shopdb.DropProductsParams{Skus: skus}))(t)
+					}
+					leasetest.Got(q.ListAccounts(t.Context(), nil))(t)
+					leasetest.Got(q.ListAccounts(t.Context(), []int64{4, 3, 2, 1}))(t)
+					for _, key := range append(shopdb.Products.Keys("a", "b"), shopdb.Accounts.Keys(1, 2, 3, 4)...) {
+						_, held := q.Locks().Held(key)
+						testdb.ErrorIf(t, !held, "%s is not locked", key)
+					}
+					return nil
+				}))
+				for id := range int64(accounts) {
+					sum += leasetest.Got(q.Glance(t.Context(), id+1))(t)
+				}
+				leasetest.Equal(t, "the money", sum, accounts*money)
 			})
 		}
-		wg.Wait()
-		testdb.ErrorIf(t, moved.Load() < 6, "of 48 transfers %d were made: this test can't tell", moved.Load())
-		sum := int64(0)
-		must(t, q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error { // slices lock all of their keys, empty ones nothing
-			for _, skus := range [][]string{nil, {"a", "b"}} {
-				leasetest.Got(q.DropProducts(t.Context(), shopdb.DropProductsParams{Skus: skus}))(t)
-			}
-			leasetest.Got(q.ListAccounts(t.Context(), nil))(t)
-			leasetest.Got(q.ListAccounts(t.Context(), []int64{4, 3, 2, 1}))(t)
-			for _, key := range append(shopdb.Products.Keys("a", "b"), shopdb.Accounts.Keys(1, 2, 3, 4)...) {
-				_, held := q.Locks().Held(key)
-				testdb.ErrorIf(t, !held, "%s is not locked", key)
-			}
-			return nil
-		}))
-		for id := range int64(accounts) {
-			sum += leasetest.Got(q.Glance(t.Context(), id+1))(t)
-		}
-		leasetest.Equal(t, "the money", sum, accounts*money)
 	})
 }
 

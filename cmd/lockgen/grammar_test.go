@@ -422,48 +422,46 @@ func records(t *testing.T, tx interface {
 
 // TestAcceptedWritesAreLocked draws statements and the locks of annotations.
 func TestAcceptedWritesAreLocked(t *testing.T) {
-	onServers(t, acceptedWrites)
-}
-
-func acceptedWrites(t *testing.T, engine testdb.Engine) {
-	t.Helper()
-	schema := leasetest.Got(random())(t)
-	text := randomSchema
-	if engine == testdb.MariaDB { // whose name for it the parser doesn't know
-		text = strings.ReplaceAll(text, "utf8mb4_0900_bin", "utf8mb4_nopad_bin")
-	}
-	database := testdb.Fresh(t, engine)
-	db := database.ConnectAdmin(t, func(cfg *mysql.Config) { cfg.MultiStatements, cfg.InterpolateParams = true, true })
-	leasetest.Got(db.ExecContext(t.Context(), text+randomRows))(t)
-	seed := testdb.Seed()
-	t.Logf("LOCKSTEP_SEED=%d", seed)
-	draw := rand.New(rand.NewPCG(seed, 0))
-	tables := randomTables()
-	before := records(t, db, tables)
-	accepted, changed, kinds := 0, 0, map[string]int{}
-	for n := range testdb.Long(2000, 100000) {
-		g := &grammar{Rand: draw, tables: tables}
-		statement := g.statement()
-		if len(g.judge(schema, statement)) > 0 {
-			continue
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		schema := leasetest.Got(random())(t)
+		text := randomSchema
+		if engine == testdb.MariaDB { // whose name for it the parser doesn't know
+			text = strings.ReplaceAll(text, "utf8mb4_0900_bin", "utf8mb4_nopad_bin")
 		}
-		accepted++
-		sent, args, of := g.values(statement)
-		keys, ok := g.locked(of)
-		if !ok {
-			continue
+		database := testdb.Fresh(t, engine)
+		db := database.ConnectAdmin(t, func(cfg *mysql.Config) { cfg.MultiStatements, cfg.InterpolateParams = true, true })
+		leasetest.Got(db.ExecContext(t.Context(), text+randomRows))(t)
+		seed := testdb.Seed()
+		t.Logf("LOCKSTEP_SEED=%d", seed)
+		draw := rand.New(rand.NewPCG(seed, 0))
+		tables := randomTables()
+		before := records(t, db, tables)
+		accepted, changed, kinds := 0, 0, map[string]int{}
+		for n := range testdb.Long(2000, 100000) {
+			g := &grammar{Rand: draw, tables: tables}
+			statement := g.statement()
+			if len(g.judge(schema, statement)) > 0 {
+				continue
+			}
+			accepted++
+			sent, args, of := g.values(statement)
+			keys, ok := g.locked(of)
+			if !ok {
+				continue
+			}
+			wrong, some := g.execute(t, db, before, sent, args, keys)
+			if !some {
+				continue
+			}
+			changed++
+			kinds[strings.Fields(sent)[0]]++
+			if len(wrong) > 0 {
+				t.Errorf("LOCKSTEP_SEED=%d, statement %d: %q of %v has changed %v under the locks %v", seed, n, sent, args, wrong, slices.Sorted(maps.Keys(keys)))
+			}
 		}
-		wrong, some := g.execute(t, db, before, sent, args, keys)
-		if !some {
-			continue
-		}
-		changed++
-		kinds[strings.Fields(sent)[0]]++
-		testdb.ErrorIf(t, len(wrong) > 0,
-			"LOCKSTEP_SEED=%d, statement %d: %q of %v has changed %v under the locks %v", seed, n, sent, args, wrong, slices.Sorted(maps.Keys(keys)))
-	}
-	t.Logf("%d accepted, %d times rows were changed: %v", accepted, changed, kinds)
-	testdb.ErrorIf(t, len(kinds) < 4 || changed < 100, "too few statements were accepted to show anything")
+		t.Logf("%d accepted, %d times rows were changed: %v", accepted, changed, kinds)
+		testdb.ErrorIf(t, len(kinds) < 4 || changed < 100, "too few statements were accepted to show anything")
+	})
 }
 
 // execute sends a statement, and returns the keys of rows that it has changed without their

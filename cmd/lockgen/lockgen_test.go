@@ -331,10 +331,7 @@ func TestOwnTransactions(t *testing.T) {
 func TestTwoTrips(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		trips, count := testdb.CountTrips(t)
-		db := newDatabaseOf(t, engine, func(cfg *mysql.Config) {
-			count(cfg)
-			cfg.InterpolateParams = true
-		}, "schema.sql")
+		db := newDatabase(t, engine, count, func(cfg *mysql.Config) { cfg.InterpolateParams = true })
 		db.SetMaxOpenConns(1)
 		q := shopdb.New(db)
 		add := func(q *shopdb.Locked) error {

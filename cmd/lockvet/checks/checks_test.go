@@ -1,7 +1,6 @@
 package checks_test
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,12 +15,8 @@ func TestChecks(t *testing.T) {
 	if err := analysis.Validate(checks.All); err != nil {
 		t.Fatal(err)
 	}
-	dir, err := filepath.Abs("testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
 	found := map[string]bool{}
-	for _, result := range analysistest.RunWithSuggestedFixes(t, dir, together(), "./...") {
+	for _, result := range analysistest.RunWithSuggestedFixes(t, analysistest.TestData(), together(), "./...") {
 		for _, d := range result.Diagnostics {
 			if category := strings.Split(result.Pass.Pkg.Path(), "/")[2]; d.Category != category {
 				t.Errorf("%s: category %q, want %q", d.Message, d.Category, category)
@@ -38,19 +33,14 @@ func TestChecks(t *testing.T) {
 
 // TestPrefix runs bypass with its flag.
 func TestPrefix(t *testing.T) {
-	dir, err := filepath.Abs("testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := checks.Bypass.Flags.Set("prefix", "t_"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := checks.Bypass.Flags.Set("prefix", ""); err != nil {
+	set := func(prefix string) {
+		if err := checks.Bypass.Flags.Set("prefix", prefix); err != nil {
 			t.Error(err)
 		}
-	})
-	analysistest.Run(t, dir, checks.Bypass, "./bypass/_flag")
+	}
+	set("t_")
+	defer set("")
+	analysistest.Run(t, analysistest.TestData(), checks.Bypass, "./bypass/_flag")
 }
 
 func together() *analysis.Analyzer {
