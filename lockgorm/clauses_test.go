@@ -69,11 +69,7 @@ func (p planted) ModifyStatement(stmt *gorm.Statement) {
 	stmt.Clauses[p.name] = c
 }
 
-// into adds a text after the first word of a clause, behind one after the clause, as hints do.
-func into(name, text string) planted {
-	return planted{name, func(c *clause.Clause) { c.AfterNameExpression = clause.Expr{SQL: text} }}
-}
-
+// behind adds a text after a clause, as hints do.
 func behind(name, text string) planted {
 	return planted{name, func(c *clause.Clause) { c.AfterExpression = clause.Expr{SQL: text} }}
 }
@@ -90,7 +86,7 @@ func plants(name string) map[string]clause.Expression {
 	const text = ", n = 77"
 	return map[string]clause.Expression{
 		"before":                planted{name, func(c *clause.Clause) { c.BeforeExpression = clause.Expr{SQL: text} }},
-		"after the name":        into(name, text),
+		"after the name":        planted{name, func(c *clause.Clause) { c.AfterNameExpression = clause.Expr{SQL: text} }},
 		"after":                 behind(name, text),
 		"an executable comment": behind(name, "/*!50000 , n = 77 */"),
 		"two comments":          behind(name, "/* */ , n = 77 /* */"),

@@ -164,19 +164,16 @@ func eachGuarded(t *testing.T, models []string, test func(t *testing.T, e *env))
 
 // onEngines runs a test on every engine, in the database of a setting: the same test beside it, in another setting, locks the same keys.
 func onEngines(t *testing.T, models []string, setting string, guarded bool, test func(t *testing.T, e *env)) {
-	for _, engine := range testdb.Engines() {
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		if engine.Guarded() && !guarded {
-			continue // see TestTiDBRefused
+			return // see TestTiDBRefused
 		}
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			e := &env{DB: testdb.OpenBeside(t, engine, setting), guarded: guarded, names: names{tables: map[string]string{}}}
-			for _, model := range models {
-				e.names.tables[model] = e.CreateTable(t, model, cmp.Or(columns[model], serial+counted))
-			}
-			test(t, e)
-		})
-	}
+		e := &env{DB: testdb.OpenBeside(t, engine, setting), guarded: guarded, names: names{tables: map[string]string{}}}
+		for _, model := range models {
+			e.names.tables[model] = e.CreateTable(t, model, cmp.Or(columns[model], serial+counted))
+		}
+		test(t, e)
+	})
 }
 
 // open opens GORM over a pool of its own for the application user.
@@ -273,16 +270,6 @@ func (e *env) refused(t *testing.T, key txlock.Key) bool {
 		t.Fatal(err)
 	}
 	return err != nil
-}
-
-// wantSoonFree fails the test unless nobody holds the keys soon: Holders compares two reads, so a lock that is just ending may show.
-func (e *env) wantSoonFree(t *testing.T, what string, keys ...txlock.Key) {
-	t.Helper()
-	if !testdb.Await(15*time.Second, func() bool {
-		return !slices.ContainsFunc(keys, func(key txlock.Key) bool { return e.held(t, key) })
-	}) {
-		t.Errorf("%s: one of %v is held", what, keys)
-	}
 }
 
 // hold takes keys in a transaction of somebody else, until the end of the test.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net"
 	"reflect"
-	"slices"
 	"syscall"
 	"testing"
 
@@ -80,8 +79,7 @@ func TestErrorsAreTranslated(t *testing.T) {
 
 // TestOpenIsGORMs proves that the result of Open differs from GORM's own over mysql.Open only by its pool.
 func TestOpenIsGORMs(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		server := testdb.Open(t, engine)
 		config := func() *gorm.Config { return &gorm.Config{Logger: logger.Discard, TranslateError: true} }
 		theirs := leasetest.Got(gorm.Open(mysql.Open(server.DSN()), config()))(t)
@@ -89,18 +87,18 @@ func TestOpenIsGORMs(t *testing.T) {
 		ours := leasetest.Got(lockgorm.Open(server.DSN(), config()))(t)
 		closeAfter(t, ours)
 		want, got := theirs.Dialector.(*mysql.Dialector), ours.Dialector.(*mysql.Dialector)
-		testdb.ErrorIf(t, !reflect.DeepEqual(*got.Config, *want.Config), "%s: the dialector has\n%+v, of mysql.Open\n%+v", engine, *got.Config, *want.Config)
-		leasetest.Equal(t, string(engine)+": the migrator", reflect.TypeOf(ours.Migrator()), reflect.TypeOf(theirs.Migrator()))
-		leasetest.Equal(t, string(engine)+": the pool", reflect.TypeOf(ours.ConnPool), reflect.TypeOf(theirs.ConnPool))
-		leasetest.Equal(t, string(engine)+": clauses", len(ours.ClauseBuilders), len(theirs.ClauseBuilders))
-		leasetest.Equal(t, string(engine)+": Explain", ours.Explain("SELECT ?", "it's"), theirs.Explain("SELECT ?", "it's"))
+		testdb.ErrorIf(t, !reflect.DeepEqual(*got.Config, *want.Config), "the dialector has\n%+v, of mysql.Open\n%+v", *got.Config, *want.Config)
+		leasetest.Equal(t, "the migrator", reflect.TypeOf(ours.Migrator()), reflect.TypeOf(theirs.Migrator()))
+		leasetest.Equal(t, "the pool", reflect.TypeOf(ours.ConnPool), reflect.TypeOf(theirs.ConnPool))
+		leasetest.Equal(t, "clauses", len(ours.ClauseBuilders), len(theirs.ClauseBuilders))
+		leasetest.Equal(t, "Explain", ours.Explain("SELECT ?", "it's"), theirs.Explain("SELECT ?", "it's"))
 		dialector := lockgorm.Dialector(server.DSN()) // which may be opened twice
 		for range 2 {
 			db := leasetest.Got(gorm.Open(dialector, config()))(t)
 			noError(t, lockgorm.Transaction(db, []txlock.Key{newKey()}, func(tx *gorm.DB) error { return tx.Exec("DO 1").Error }))
 			noError(t, poolOf(t, db).Close())
 		}
-	}
+	})
 }
 
 // renamed is a dialect on which there are no locks. It is MySQL's, so that any lock would show; tests/gormgen/sqlite has a real one.
@@ -121,8 +119,7 @@ func TestUnlocked(t *testing.T) {
 		db := leasetest.Got(open(other, lockgorm.Unlocked("postgres", "sqlite"), lockgorm.Check(&Note{})))(t)
 		noError(t, db.Create(&Parcel{ID: id, N: 1}).Error)
 		noError(t, lockgorm.Transaction(db, []txlock.Key{parcel}, func(tx *gorm.DB) error {
-			_, err := lockgorm.Lock(lockgorm.WaitAtMost(tx, 1), parcel)
-			noError(t, errors.Join(err, lockgorm.AssertLocked(tx, parcel)))
+			noError(t, errors.Join(testdb.Err(lockgorm.Lock(lockgorm.WaitAtMost(tx, 1), parcel)), lockgorm.AssertLocked(tx, parcel)))
 			noError(t, tx.Clauses(lockgorm.On(parcel)).Take(new(Parcel)).Error)
 			noError(t, tx.Model(new(Parcel)).Where("n = 1").Update("n", 2).Error)
 			noError(t, tx.Clauses(lockgorm.Loaded(&Parcel{ID: id})).Model(new(Parcel)).UpdateColumn("n", 3).Error)
@@ -254,37 +251,9 @@ func (s session) Rollback() error { return s.tx.Rollback().Error }
 // onSource and onReplica are the texts of note 1 in the two databases.
 const onSource, onReplica = 1, 2
 
-// resolved is a pool of a source and a replica. The replica has the tables of the models but none of lockstep's.
-type resolved struct {
-	*gorm.DB
-	replica *testdb.DB
-	base    bool // whether the pool that is opened first is the source
-}
-
-// openResolved opens the pool of base, and uses dbresolver before the plugin or after it.
-func (e *env) openResolved(t *testing.T, replica *testdb.DB, pluginFirst, sources bool, configure func(*gorm.Config)) resolved {
-	t.Helper()
-	dialector := mysql.Open
-	if e.guarded {
-		dialector = func(dsn string) gorm.Dialector { return lockgorm.Dialector(dsn) }
-	}
-	base, config := e.DSN(), dbresolver.Config{Replicas: []gorm.Dialector{dialector(replica.AdminDSN())}}
-	if sources { // the pool that is opened first is neither of them
-		base, config.Sources = replica.AdminDSN(), []gorm.Dialector{dialector(e.DSN())}
-	}
-	db := e.openDSN(t, base, configure)
-	resolver := dbresolver.Register(config)
-	plugins := []gorm.Plugin{resolver, lockgorm.New()}
-	if pluginFirst {
-		slices.Reverse(plugins)
-	}
-	noError(t, errors.Join(db.Use(plugins[0]), db.Use(plugins[1])))
-	t.Cleanup(func() { noError(t, resolver.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() })) })
-	return resolved{db, replica, !sources}
-}
-
-// eachResolved runs a test with the plugin before dbresolver and after it.
-func eachResolved(t *testing.T, sources bool, test func(t *testing.T, e *env, db resolved)) {
+// TestResolver reads under locks, and writes models, at the source, which is the pool that is opened first or not, with the plugin before
+// dbresolver and after it.
+func TestResolver(t *testing.T) {
 	each(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
 		replica := testdb.Fresh(t, e.Engine())
 		for _, model := range []string{"Order", "Note"} {
@@ -292,8 +261,21 @@ func eachResolved(t *testing.T, sources bool, test func(t *testing.T, e *env, db
 		}
 		replica.Exec(t, "INSERT INTO "+e.names.tables["Note"]+" (id, n) VALUES (1, 2)")
 		e.Exec(t, "INSERT INTO "+e.names.tables["Note"]+" (id, n) VALUES (1, 1)")
-		test(t, e, e.openResolved(t, replica, true, sources, configs["default"]))
-		test(t, e, e.openResolved(t, replica, false, sources, configs["PrepareStmt"]))
+		dialector := mysql.Open
+		if e.guarded {
+			dialector = func(dsn string) gorm.Dialector { return lockgorm.Dialector(dsn) }
+		}
+		for i := range 4 {
+			base, config := e.DSN(), dbresolver.Config{Replicas: []gorm.Dialector{dialector(replica.AdminDSN())}}
+			if i >= 2 { // the pool that is opened first is neither of them
+				base, config.Sources = replica.AdminDSN(), []gorm.Dialector{dialector(e.DSN())}
+			}
+			db, resolver := e.openDSN(t, base, configs[[]string{"default", "PrepareStmt"}[i%2]]), dbresolver.Register(config)
+			plugins := []gorm.Plugin{lockgorm.New(), resolver}
+			noError(t, errors.Join(db.Use(plugins[i%2]), db.Use(plugins[1-i%2])))
+			t.Cleanup(func() { noError(t, resolver.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() })) })
+			readsAndWrites(t, e, db, replica, i < 2)
+		}
 	})
 }
 
@@ -309,13 +291,8 @@ func sees(t *testing.T, where string, db *gorm.DB, want int64) {
 	leasetest.Equal(t, where+": the reads", [...]int64{first, row, scanned.N, locked.N}, [...]int64{want, want, want, want})
 }
 
-// TestResolver reads under locks, and writes models, at the source.
-func TestResolver(t *testing.T) {
-	t.Run("base is the source", func(t *testing.T) { eachResolved(t, false, readsAndWrites) })
-	t.Run("base is neither", func(t *testing.T) { eachResolved(t, true, readsAndWrites) })
-}
-
-func readsAndWrites(t *testing.T, e *env, db resolved) {
+// readsAndWrites uses a pool of a source and a replica, which has the tables of the models but none of lockstep's.
+func readsAndWrites(t *testing.T, e *env, db *gorm.DB, replica *testdb.DB, baseIsSource bool) {
 	t.Helper()
 	key, another := e.ensured(t), e.ensured(t)
 	inside := func(tx *gorm.DB) error {
@@ -326,19 +303,19 @@ func readsAndWrites(t *testing.T, e *env, db resolved) {
 		return tx.Error
 	}
 	noError(t, lockgorm.Transaction(db.Clauses(dbresolver.Write), []txlock.Key{key}, inside))
-	if db.base { // otherwise the pool of transactions is the first one, which is no source
-		sees(t, "outside", db.DB, onReplica)
+	if baseIsSource { // otherwise the pool of transactions is the first one, which is no source
+		sees(t, "outside", db, onReplica)
 		on := db.Clauses(lockgorm.On(key))
 		wantError(t, "On outside", on.Session(&gorm.Session{}).First(&Note{}).Error, txlock.ErrNoTransaction)
 		wantError(t, "On and FOR UPDATE outside", on.Clauses(clause.Locking{Strength: "UPDATE"}).First(&Note{}).Error, txlock.ErrNoTransaction)
-		noError(t, lockgorm.Transaction(db.DB, []txlock.Key{key}, inside))
+		noError(t, lockgorm.Transaction(db, []txlock.Key{key}, inside))
 		wantError(t, "a transaction of the replica", lockgorm.Transaction(db.Clauses(dbresolver.Read), []txlock.Key{key}, func(*gorm.DB) error {
 			t.Error("the function runs under a lock of the replica")
 			return nil
 		}), txlock.ErrSchema)
 	}
 	id, saw := newID(), 0
-	hooks := withHook(db.DB, func(tx *gorm.DB, _ int64) error {
+	hooks := withHook(db, func(tx *gorm.DB, _ int64) error {
 		saw++
 		e.wantHeld(t, "the hook runs without the lock at the source", orders.Key(id))
 		sees(t, "in the hook", tx, onSource)
@@ -351,7 +328,7 @@ func readsAndWrites(t *testing.T, e *env, db resolved) {
 	e.wantRows(t, "at the source", 1, "Order", "id = ? AND n = 2", id)
 	noError(t, hooks.Delete(&Order{ID: id}).Error)
 	var n int
-	noError(t, db.replica.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.names.tables["Order"]).Scan(&n))
+	noError(t, replica.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.names.tables["Order"]).Scan(&n))
 	leasetest.Equal(t, "hooks, and rows on the replica", [2]int{saw, n}, [2]int{5, 0})
 	e.wantRows(t, "at the source", 0, "Order", "id = ?", id)
 }

@@ -44,19 +44,15 @@ func TestTrips(t *testing.T) {
 		if e.Engine() == testdb.MySQL && testdb.WithoutProcedures() {
 			begin = 1
 		}
-		for what, want := range map[string]struct {
-			trips int
-			run   func() error
-		}{
-			"Transaction": {without + begin, func() error { return lockgorm.Transaction(db, []txlock.Key{key}, write) }},
-			"Transaction at READ COMMITTED": {without + 2*begin, func() error { // the level, too
-				return lockgorm.Transaction(db, []txlock.Key{key}, write, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-			}},
-			"Optimistic":    {without + 2*begin, func() error { return lockgorm.Optimistic(db, key, write) }}, // the version is compared before COMMIT
-			"no statements": {0, func() error { return db.Transaction(func(*gorm.DB) error { return nil }) }},
-		} {
-			leasetest.Equal(t, what, one(want.run), want.trips)
+		committed := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+		got := [...]int{
+			one(func() error { return lockgorm.Transaction(db, []txlock.Key{key}, write) }),
+			one(func() error { return lockgorm.Transaction(db, []txlock.Key{key}, write, committed) }), // which sends the level, too
+			one(func() error { return lockgorm.Optimistic(db, key, write) }),                           // which compares the version before COMMIT
+			one(func() error { return db.Transaction(func(*gorm.DB) error { return nil }) }),
 		}
+		want := [...]int{without + begin, without + 2*begin, without + 2*begin, 0}
+		leasetest.Equal(t, "Transaction, at READ COMMITTED, Optimistic, and without statements", got, want)
 		noError(t, db.Use(lockgorm.New()))
 		note := Note{ID: newID(), N: 100}
 		noError(t, db.Create(&note).Error)
@@ -93,12 +89,9 @@ func TestTripsOfConditions(t *testing.T) {
 		plain, tripsOfPlain := e.counting(t, 2)
 		db, trips := e.counting(t, 2)
 		noError(t, db.Use(lockgorm.New()))
-		var open [2]*sql.Conn // which a busy machine may not do while the rows are read beside a transaction
-		for i := range open {
-			conn := leasetest.Got(poolOf(t, db).Conn(t.Context()))(t)
-			open[i] = conn
-		}
-		noError(t, errors.Join(open[0].Close(), open[1].Close()))
+		// Both are opened before, which a busy machine may not do while the rows are read beside a transaction.
+		one, other := leasetest.Got(poolOf(t, db).Conn(t.Context()))(t), leasetest.Got(poolOf(t, db).Conn(t.Context()))(t)
+		noError(t, errors.Join(one.Close(), other.Close()))
 		id := newID()
 		noError(t, db.Create([]*Parcel{{ID: id, N: id}, {ID: id + 1, N: id}}).Error)
 		second := func(write func(tx *gorm.DB) error) func(db *gorm.DB) error {
@@ -149,7 +142,7 @@ func TestCommitWithRefused(t *testing.T) {
 		db := e.openPlugin(t)
 		order := Order{ID: newID(), Name: "a"}
 		noError(t, db.Create(&order).Error)
-		last := lockgorm.CommitWith(1)
+		last, in := lockgorm.CommitWith(1), func(fn func(tx *gorm.DB) error) error { return lockgorm.Transaction(db, nil, fn) }
 		for name, write := range map[string]func(tx *gorm.DB) error{
 			"a hook":                func(tx *gorm.DB) error { return tx.Clauses(last).Create(&Audited{N: 1}).Error },
 			"a hook of an update":   func(tx *gorm.DB) error { return tx.Clauses(last).Model(&Audited{ID: 1}).Update("n", 2).Error },
@@ -158,8 +151,7 @@ func TestCommitWithRefused(t *testing.T) {
 			"a query":               func(tx *gorm.DB) error { return tx.Clauses(last).First(&order, order.ID).Error },
 			"a row":                 func(tx *gorm.DB) error { return tx.Clauses(last).Raw("SELECT 1").Row().Err() },
 		} {
-			err := lockgorm.Transaction(db, nil, write)
-			wantCure(t, fmt.Errorf("%s: %w", name, err), txlock.ErrInvalidOption, "CommitWith")
+			wantCure(t, fmt.Errorf("%s: %w", name, in(write)), txlock.ErrInvalidOption, "CommitWith")
 		}
 		wantError(t, "Optimistic", lockgorm.Optimistic(db, newKey(), func(tx *gorm.DB) error { return tx.Clauses(last).Create(&Note{N: 1}).Error }), txlock.ErrInvalidOption)
 		for name, nested := range outermost {
@@ -168,14 +160,15 @@ func TestCommitWithRefused(t *testing.T) {
 					return tx.Clauses(last).Exec("INSERT INTO `" + e.names.TableName("Note") + "` (n) VALUES (1)").Error
 				})
 			}
-			wantError(t, name+" in Transaction", lockgorm.Transaction(db, nil, inner), txlock.ErrInvalidOption)
+			wantError(t, name+" in Transaction", in(inner), txlock.ErrInvalidOption)
 			wantError(t, name+" in a transaction", db.Transaction(inner), txlock.ErrInvalidOption)
 		}
-		wantError(t, "Save", lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+		save := func(tx *gorm.DB) error {
 			return tx.Clauses(lockgorm.CommitWith(txlock.AnyRows)).Save(&Note{ID: newID(), N: 1}).Error
-		}), txlock.ErrInvalidOption)
+		}
+		wantError(t, "Save", in(save), txlock.ErrInvalidOption)
 		for name, session := range map[string]gorm.Session{"": {}, "SkipDefaultTransaction": {SkipDefaultTransaction: true}, "DisableNestedTransaction": {DisableNestedTransaction: true}} {
-			err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+			err := in(func(tx *gorm.DB) error {
 				notes := []Note{{ID: newID(), N: 1}, {ID: newID(), N: 2}, {ID: newID(), N: 3}}
 				return tx.Session(&session).Clauses(lockgorm.CommitWith(txlock.AnyRows)).CreateInBatches(notes, 2).Error
 			})
@@ -186,15 +179,15 @@ func TestCommitWithRefused(t *testing.T) {
 		e.wantRows(t, "rows", 0, "Note", "n > 0")
 		note := Note{ID: newID()}
 		noError(t, db.Create(&note).Error)
-		noError(t, lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+		noError(t, in(func(tx *gorm.DB) error {
 			return tx.Clauses(last).Omit(clause.Associations).Model(&order).Update("n", 3).Error
 		}))
-		noError(t, lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+		noError(t, in(func(tx *gorm.DB) error {
 			return tx.Session(&gorm.Session{SkipHooks: true}).Clauses(last).Model(&Audited{ID: note.ID}).Update("n", 4).Error
 		}))
 		e.wantRows(t, "orders", 1, "Order", "n = 3")
 		errBehind := errors.New("behind")
-		err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+		err := in(func(tx *gorm.DB) error {
 			noError(t, tx.Clauses(last).Model(&note).Update("n", 9).Error)
 			return errBehind
 		})
@@ -391,18 +384,6 @@ func (e *env) deadlock(t *testing.T, tx *gorm.DB) error {
 	err := <-waited
 	testdb.ErrorIf(t, err == nil, "there was no deadlock")
 	return err
-}
-
-// drained reads rows to their end.
-func drained(rows *sql.Rows, err error) error {
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		continue
-	}
-	return rows.Err()
 }
 
 // skipInner leaves out the error by which a test rolls back.

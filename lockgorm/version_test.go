@@ -675,7 +675,3 @@ func TestVersionOfUndoneCreates(t *testing.T) {
 		}
 	}))
 }
-
-func sqlMode(mode string) func(*driver.Config) {
-	return func(cfg *driver.Config) { cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"} }
-}

@@ -44,13 +44,13 @@ var (
 // form returns the first form of a page that does something and has a text, as somebody sees it.
 func (s *stage) form(page, verb, has string, header http.Header) url.Values {
 	s.Helper()
-	body := s.sure(func() (int, string, http.Header) {
+	_, body, _ := s.sure(func() (int, string, http.Header) {
 		r := leasetest.Got(http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+page, nil))(s)
 		r.Header = header.Clone()
 		answer, err := http.DefaultClient.Do(r)
 		leasetest.Must(s, err)
 		return s.read(answer)
-	}).body
+	})
 	for _, form := range forms.FindAllStringSubmatch(body, -1) {
 		if form[1] != verb || !strings.Contains(form[0], has) {
 			continue
@@ -109,9 +109,7 @@ func TestActions(t *testing.T) {
 		s.posts("a session without it", "release", with(end, "key", "masked r"), alice, 409, "nothing was done")
 		s.posts("a reason that is long", "ask", with(ask, "reason", strings.Repeat("x", 300)), alice, 400, "at most 255 bytes")
 		s.posts("asking for what nobody", "ask", url.Values{"key": {"nobody"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"0"}}, alice, 409, "nothing was done")
-		if held.Err() != nil || tx.QueryRowContext(ctx, "SELECT 1").Err() != nil {
-			t.Fatal("what was refused was done")
-		}
+		testdb.FatalIf(t, held.Err() != nil || tx.QueryRowContext(ctx, "SELECT 1").Err() != nil, "what was refused was done")
 
 		to := s.posts("asking", "ask", ask, alice, 303, "")
 		testdb.ErrorIf(t, !strings.HasPrefix(to, "key?key=masked+r"), "asking leads to %s", to)
@@ -200,9 +198,7 @@ func TestJobActions(t *testing.T) {
 		testdb.ErrorIf(t, s.form("jobs", "pause", "", http.Header{}) != nil || s.form("key?key=untouchable", "pause", "", alice) != nil,
 			"who may not pause sees a form")
 		pause, request := s.form("jobs", "pause", "not interrupted", alice), s.form("key?key=masked+n", "run", "starts a tick", alice)
-		if pause == nil || request == nil || s.form("jobs", "resume", "", alice) != nil {
-			t.Fatalf("the forms are %v, %v", pause, request)
-		}
+		testdb.FatalIf(t, pause == nil || request == nil || s.form("jobs", "resume", "", alice) != nil, "the forms are %v, %v", pause, request)
 		s.posts("another site", "pause", pause, http.Header{"X-Who": {"alice"}, "Sec-Fetch-Site": {"cross-site"}}, 403, "Another site")
 		s.posts("nobody", "pause", pause, http.Header{}, 403, "not allowed")
 		s.posts("what is not allowed", "pause", with(pause, "key", "untouchable"), alice, 403, "not allowed")
@@ -363,7 +359,7 @@ func (s *stage) decode(path string, to any) {
 func (s *stage) post(verb string, form url.Values, header http.Header) (int, string, http.Header) {
 	s.Helper()
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	a := s.sure(func() (int, string, http.Header) {
+	return s.sure(func() (int, string, http.Header) {
 		r := leasetest.Got(http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+verb, strings.NewReader(form.Encode())))(s)
 		r.Header = header.Clone()
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -371,7 +367,6 @@ func (s *stage) post(verb string, form url.Values, header http.Header) (int, str
 		leasetest.Must(s, err)
 		return s.read(answer)
 	})
-	return a.code, a.body, a.header
 }
 
 // posts sends a form, which must be answered so. It returns where that leads.
@@ -382,20 +377,14 @@ func (s *stage) posts(what, verb string, form url.Values, header http.Header, wa
 	return answered.Get("Location")
 }
 
-type answer struct {
-	code   int
-	body   string
-	header http.Header
-}
-
 // sure asks again while the answer says that the server's list of transactions is old, which other tests keep it.
-func (s *stage) sure(ask func() (int, string, http.Header)) (a answer) {
+func (s *stage) sure(ask func() (int, string, http.Header)) (code int, body string, header http.Header) {
 	s.Helper()
 	testdb.Await(time.Minute, func() bool {
-		a.code, a.body, a.header = ask()
-		return !strings.Contains(a.body, "list of transactions is old")
+		code, body, header = ask()
+		return !strings.Contains(body, "list of transactions is old")
 	})
-	return a
+	return code, body, header
 }
 
 // begin begins a transaction that ends with the test.

@@ -76,15 +76,8 @@ func TestHistory(t *testing.T) {
 		}
 		return strings.Join(words, " ")
 	}
-	for _, c := range []struct {
-		after time.Duration
-		token uint64
-		want  string
-	}{
-		{0, 1, ""}, {time.Second, 1, ""}, {time.Second, 2, "held2 ended1"}, {time.Second, 0, "ended2 held2 ended1"}, {time.Minute, 3, "ended2 held2 ended1"},
-	} {
-		leasetest.Equal(t, fmt.Sprintf("the news with token %d after %v", c.token, c.after), look(c.after, c.token), c.want)
-	}
+	news := [...]string{look(0, 1), look(time.Second, 1), look(time.Second, 2), look(time.Second, 0), look(time.Minute, 3)}
+	leasetest.Equal(t, "the news", news, [...]string{"", "", "held2 ended1", "ended2 held2 ended1", "ended2 held2 ended1"})
 	if _, hour := h.events(at); len(hour) != 2 || hour[0].sample.grants < 0.4 || hour[0].sample.grants > 0.6 || hour[0].sample.most != 30 || hour[0].sample.counted != 3*time.Second || hour[0].sample.waits != 1 || hour[0].sample.longest != 3 || hour[0].sample.leases != 0 || hour[0].sample.over != 3*time.Second {
 		t.Errorf("the hour is %+v", hour)
 	}
@@ -185,14 +178,13 @@ func TestAttention(t *testing.T) {
 		{Key: "broken", State: "failed", Failing: 3, Since: now.Add(-time.Hour), Err: "no paper"}, {Key: "paused", State: "done", Paused: now},
 	}}}, query: url.Values{}}
 	var got []string
-	for _, a := range c.attention() {
-		got = append(got, fmt.Sprintf("%s %s %v", a.What, a.Key, float64(a.For)))
-	}
-	want := "deadlock circle 3, no leader scheduler 0, no leader old 0, wait order:42 90, overdue job late 120, long job long 300, failing job broken 3600, prepared order:9 7, late lease report 25"
-	testdb.ErrorIf(t, strings.Join(got, ", ") != want, "there are %s, want %s", strings.Join(got, ", "), want)
 	texts := ""
 	for _, a := range c.attention() {
+		got = append(got, fmt.Sprintf("%s %s %v", a.What, a.Key, float64(a.For)))
 		texts += a.Text + "\n"
+	}
+	if want := "deadlock circle 3, no leader scheduler 0, no leader old 0, wait order:42 90, overdue job late 120, long job long 300, failing job broken 3600, prepared order:9 7, late lease report 25"; strings.Join(got, ", ") != want {
+		t.Errorf("there are %s, want %s", strings.Join(got, ", "), want)
 	}
 	leasetest.Says(t, "the texts", texts, "2 sessions waiting; held by session 3; held by session 8; and 1 more session", "2 processes on standby",
 		"no process stands for election", "overdue by 2m0s", "too long by 1m0s", "failed 3 times in 1h0m: no paper")
@@ -236,8 +228,9 @@ func TestAlikeKeys(t *testing.T) {
 	testdb.ErrorIf(t, shown[slot.Text] != "", "the key %q is shown as the slot is: %s", shown[slot.Text], slot.Text)
 }
 
-// TestOldJobs proves that jobs that can't be read any more are shown with their age.
-func TestOldJobs(t *testing.T) {
+// TestOldParts proves that each page says, in text and in JSON, how old what it shows is, if that is
+// older than the look, and that jobs that can't be read any more are shown with their age.
+func TestOldParts(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 23, 3, 12, 0, 0, time.UTC)
 	for read, want := range map[time.Time]string{now.Add(-12 * time.Second): "read 12 s ago", now.Add(50 * time.Millisecond): "", {}: ""} {
@@ -245,12 +238,6 @@ func TestOldJobs(t *testing.T) {
 		got := c.jobsOlder()
 		testdb.ErrorIf(t, (got == "") != (want == "") || !strings.Contains(got, want), "of jobs of %v is said %q", read, got)
 	}
-}
-
-// TestOldParts proves that each page says, in text and in JSON, how old what it shows is, if that is
-// older than the look.
-func TestOldParts(t *testing.T) {
-	t.Parallel()
 	held := []ops.Lease{{Key: "report", Kind: "exclusive"}}
 	for age, words := range map[ops.Ages][]string{
 		{LeasesAge: 12}: {"Leases are shown as they were 12s ago.", `"leases_age_s":12`},

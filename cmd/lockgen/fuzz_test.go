@@ -51,12 +51,10 @@ func newShop(t *testing.T, engine testdb.Engine) (*sql.DB, *shopdb.Queries) {
 	return db, q
 }
 
-var onServers = testdb.OnServers
-
 // TestNoUpdateIsLost moves money by reading balances and writing them, from many goroutines, with no other
 // locks than those that lockgen has written, at the levels at which programs lose updates.
 func TestNoUpdateIsLost(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
 			t.Run(level.String(), func(t *testing.T) {
 				t.Parallel()

@@ -422,7 +422,7 @@ func records(t *testing.T, tx interface {
 
 // TestAcceptedWritesAreLocked draws statements and the locks of annotations.
 func TestAcceptedWritesAreLocked(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		schema := leasetest.Got(random())(t)
 		text := randomSchema
 		if engine == testdb.MariaDB { // whose name for it the parser doesn't know
@@ -455,9 +455,8 @@ func TestAcceptedWritesAreLocked(t *testing.T) {
 			}
 			changed++
 			kinds[strings.Fields(sent)[0]]++
-			if len(wrong) > 0 {
-				t.Errorf("LOCKSTEP_SEED=%d, statement %d: %q of %v has changed %v under the locks %v", seed, n, sent, args, wrong, slices.Sorted(maps.Keys(keys)))
-			}
+			testdb.ErrorIf(t, len(wrong) > 0,
+				"LOCKSTEP_SEED=%d, statement %d: %q of %v has changed %v under the locks %v", seed, n, sent, args, wrong, slices.Sorted(maps.Keys(keys)))
 		}
 		t.Logf("%d accepted, %d times rows were changed: %v", accepted, changed, kinds)
 		testdb.ErrorIf(t, len(kinds) < 4 || changed < 100, "too few statements were accepted to show anything")

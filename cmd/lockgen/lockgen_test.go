@@ -292,7 +292,7 @@ func (t *traced) QueryRowContext(ctx context.Context, query string, args ...any)
 // TestOwnTransactions locks by a transaction of a type that sqlc doesn't know, with Commit and
 // Rollback, and where its methods take a DBTX also without. A pool is none.
 func TestOwnTransactions(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		db, q := newShop(t, engine)
 		type locker interface{ Locks() *txlock.Scope }
 		locks := func(t *testing.T, with func(tx *traced) (locker, error)) {
@@ -329,7 +329,7 @@ func TestOwnTransactions(t *testing.T) {
 // TestTwoTrips proves that a query which reads takes its lock with it, and the last one commits:
 // a transaction that reads an account and writes it has two round trips.
 func TestTwoTrips(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		trips, count := testdb.CountTrips(t)
 		db := newDatabase(t, engine, count, func(cfg *mysql.Config) { cfg.InterpolateParams = true })
 		db.SetMaxOpenConns(1)

@@ -63,7 +63,7 @@ func (s stock) want(t *testing.T, one, two int64) {
 var products = txlock.NewFamily[int64]("ent")
 
 // TestInnerTransactions proves that what is rolled back in an inner transaction is undone,
-// and that the rest is committed with the transaction of Run, or not at all.
+// that the rest is committed with the transaction of Run, or not at all, and that options are refused.
 func TestInnerTransactions(t *testing.T) {
 	onServers(t, func(t *testing.T, db stock) {
 		ctx, no := t.Context(), errors.New("no")
@@ -79,6 +79,12 @@ func TestInnerTransactions(t *testing.T) {
 				} {
 					wantError(t, "after the end of an inner transaction", err, sql.ErrTxDone)
 				}
+				begins := drv.(interface {
+					BeginTx(context.Context, *sql.TxOptions) (dialect.Tx, error)
+				})
+				_, err := begins.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+				leasetest.Fails(t, "BeginTx with options", err, "takes no options")
+				check(t, leasetest.Got(begins.BeginTx(ctx, nil))(t).Commit())
 				check(t, drv.Close())
 				locks := leasetest.Got(locksqlc.Join(ctx, tx))(t)
 				_, held := locks.Held(products.Key(1))
@@ -91,6 +97,8 @@ func TestInnerTransactions(t *testing.T) {
 		check(t, run(nil))
 		db.want(t, 4, 5)
 	})
+	defer func() { testdb.ErrorIf(t, recover() == nil, "Driver(nil) returns") }()
+	lockent.Driver(nil)
 }
 
 // txDriver is what ent generates for the statements of its transactions.
@@ -126,22 +134,4 @@ func TestAnErrorUndoesItsTransaction(t *testing.T) {
 		}))
 		db.want(t, 1, 5)
 	})
-}
-
-// TestWhatIsRefused proves that options of a transaction that has begun are refused.
-func TestWhatIsRefused(t *testing.T) {
-	onServers(t, func(t *testing.T, db stock) {
-		ctx := t.Context()
-		check(t, locksqlc.Run(ctx, db.DB, nil, func(tx *sql.Tx) error {
-			begins := lockent.Driver(tx).(interface {
-				BeginTx(context.Context, *sql.TxOptions) (dialect.Tx, error)
-			})
-			_, err := begins.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
-			leasetest.Fails(t, "BeginTx with options", err, "takes no options")
-			inner := leasetest.Got(begins.BeginTx(ctx, nil))(t)
-			return inner.Commit()
-		}))
-	})
-	defer func() { testdb.ErrorIf(t, recover() == nil, "Driver(nil) returns") }()
-	lockent.Driver(nil)
 }

@@ -86,10 +86,9 @@ type node struct {
 // newNode starts a process.
 func newNode(t *testing.T, engine testdb.Engine, key txlock.Key, options ...elect.Option) *node {
 	t.Helper()
-	n := new(node)
-	_, n.leases = jobtest.Node(t, engine)
-	n.election = leasetest.Got(elect.New(n.leases, key, append(options, elect.TTL(6*time.Second), elect.Grace(3*time.Second))...))(t)
-	n.Elector = lockgocron.NewElector(n.election)
+	_, leases := jobtest.Node(t, engine)
+	election := leasetest.Got(elect.New(leases, key, append(options, elect.TTL(6*time.Second), elect.Grace(3*time.Second))...))(t)
+	n := &node{lockgocron.NewElector(election), election, leases}
 	t.Cleanup(func() { leasetest.Must(t, n.Close(context.Background())) })
 	return n
 }

@@ -77,9 +77,8 @@ func TestAsynq(t *testing.T) {
 			_, err := jobs.Tick(t.Context(), txlock.Named(key.String()+" once"), at, func(ctx context.Context, at time.Time) error {
 				return errors.Join(fn(ctx, at), ends)
 			})
-			if !errors.Is(err, ends) || tasks() != had+1 && ends != nil || tasks() != had && ends == nil {
-				t.Errorf("the tick has left %d tasks, where %d were: %v", tasks(), had, err)
-			}
+			testdb.ErrorIf(t, !errors.Is(err, ends) || tasks() != had+1 && ends != nil || tasks() != had && ends == nil,
+				"the tick has left %d tasks, where %d were: %v", tasks(), had, err)
 		}
 	})
 }

@@ -8,8 +8,6 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
-var check = leasetest.Must
-
 func TestMain(m *testing.M) { testdb.Main(m) }
 
 // small is the demo in the size of a test.
@@ -34,7 +32,7 @@ func TestDemo(t *testing.T) {
 					r.way.name, r.sold, r.orders, r.oversold, r.lost, small.stock())
 			}
 		}
-		check(t, report(&out, small, results))
+		leasetest.Must(t, report(&out, small, results))
 		t.Log(out.String())
 	})
 }

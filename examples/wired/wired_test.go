@@ -3,7 +3,6 @@ package wired_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -107,7 +106,7 @@ func TestDBResolver(t *testing.T) {
 }
 
 // TestOnlyAGORMDB proves that what fx and wire make of a *gorm.DB holds leases, that they
-// exclude each other, and that they are released when the program stops.
+// exclude each other, that they are released when the program stops, and that a plain pool is refused.
 func TestOnlyAGORMDB(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
@@ -130,17 +129,9 @@ func TestOnlyAGORMDB(t *testing.T) {
 		app.RequireStop()
 		testdb.ErrorIf(t, held.Valid(), "the lease is held when the app has stopped")
 		leasetest.Got(other.Leases.TryAcquire(ctx, key))(t)
-	})
-}
 
-// TestUnguarded proves that the providers refuse a pool that isn't guarded.
-func TestUnguarded(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		db := leasetest.Got(gorm.Open(mysql.Open(testdb.Open(t, engine).DSN()), noGoroutine()))(t)
-		pool := leasetest.Got(db.DB())(t)
-		_, _, err := wired.NewProgram(db)
-		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrUnguarded), "%s: %v, want ErrUnguarded", engine, err)
-		check(t, pool.Close())
-	}
+		plain := leasetest.Got(gorm.Open(mysql.New(mysql.Config{Conn: testdb.Open(t, engine).Connect(t)}), noGoroutine()))(t)
+		_, _, err = wired.NewProgram(plain)
+		leasetest.Wants(t, "a plain pool", err, txlock.ErrUnguarded)
+	})
 }

@@ -124,7 +124,7 @@ func tests(timeout time.Duration) ([]part, error) {
 }
 
 // onTiDB are tests of package lockgorm that need nothing which TiDB hasn't.
-const onTiDB = `TestRows(ThatMove|OfItsOwn|ThatComeLater|AndHooks|OfSubqueries|BesideDDL)|TestAtMostRows|TestHooksThatChangeKeys|` +
+const onTiDB = `TestRows(ThatMove|OfItsOwn|ThatComeLater|AndHooks|OfSubqueries|BesideDDL)|TestHooksThatChangeKeys|` +
 	`TestZeroKeysAreNotCreated|TestOnce(Value)?|TestCreateOfANewRecord|TestLockKeysWrong|` +
 	`TestVersion(WritesAndReads|OfBatches|OfUndoneCreates|OfCompositeKeys|OfTheSameRowTwice)|TestConflictThatTheServerFinds`
 
