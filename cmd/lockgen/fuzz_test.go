@@ -125,4 +125,4 @@ func move(ctx context.Context, q shopdb.Querier, from, to, amount int64) error {
 	return nil
 }
 
-var onServers, must, wants = testdb.OnServers, leasetest.Must, leasetest.Wants
+var must, wants = leasetest.Must, leasetest.Wants
