@@ -220,7 +220,7 @@ func TestVersionColumnTooSmall(t *testing.T) {
 }
 
 // forms are GORM's ways to write, right ones and wrong ones, beside writes and what
-// TestVersionIsNeeded, TestVersionOfDeletes, TestKeepVersion and TestGenericsVersion have.
+// TestVersionIsNeeded, TestKeepVersion, TestVersionOfDeletes and TestGenericsVersion have.
 var forms = map[string]func(tx *gorm.DB, l, rival *Ledger) *gorm.DB{
 	"Save by value": func(tx *gorm.DB, l, _ *Ledger) *gorm.DB { return tx.Save(*l) },
 	"Save, Select":  func(tx *gorm.DB, l, _ *Ledger) *gorm.DB { return tx.Select("N").Save(l) },
@@ -259,6 +259,7 @@ var forms = map[string]func(tx *gorm.DB, l, rival *Ledger) *gorm.DB{
 		return tx.Clauses(clause.Returning{Columns: []clause.Column{{Name: "n"}}}).Unscoped().Delete(&[]Ledger{*l})
 	},
 	"Delete, OR":         func(tx *gorm.DB, l, _ *Ledger) *gorm.DB { return tx.Delete(l, "n = 0 OR n = 3") },
+	"Delete, of a model": func(tx *gorm.DB, l, _ *Ledger) *gorm.DB { return tx.Model(l).Delete(&Ledger{}) },
 	"Delete, of another": func(tx *gorm.DB, l, rival *Ledger) *gorm.DB { return tx.Model(rival).Delete(l) },
 	"Create, IGNORE": func(tx *gorm.DB, l, _ *Ledger) *gorm.DB {
 		return tx.Clauses(clause.Insert{Modifier: "IGNORE"}).Create(l)
