@@ -279,8 +279,7 @@ func (e *env) hold(t *testing.T, keys ...txlock.Key) {
 	if e.Engine().Guarded() {
 		pool = openPool(true, false)(t, e.AdminConfig()).DB()
 	}
-	tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
-	t.Cleanup(func() { _ = tx.Rollback() })
+	tx := testdb.Begin(t, pool)
 	scope := leasetest.Got(txlock.Join(t.Context(), tx, txlock.NothingRead()))(t)
 	noError(t, testdb.Err(scope.LockAll(t.Context(), keys...)))
 }

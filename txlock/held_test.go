@@ -209,8 +209,7 @@ func TestNobodyIsNamed(t *testing.T) {
 				wants(t, "RLock", testdb.Err(begin(t, newPool(t, db, false), nil).RLock(t.Context(), key)), nil)
 			}, nil},
 			"no connection": {db, func(t *testing.T, _ txlock.Key, _ *session, looks *sql.DB) {
-				conn := leasetest.Got(looks.Conn(t.Context()))(t)
-				t.Cleanup(func() { _ = conn.Close() })
+				testdb.Taken(t, looks)
 			}, nil},
 			"no privilege": {ungranted(t, db.Engine()), func(t *testing.T, key txlock.Key, _ *session, looks *sql.DB) {
 				wants(t, "Holders", testdb.Err(txlock.Holders(t.Context(), looks, key)), txlock.ErrPrivilege)

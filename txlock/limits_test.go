@@ -65,8 +65,7 @@ func withRow(t *testing.T, db *testdb.DB, known bool) txlock.Key {
 // held is a key that another program holds, which commits when told to.
 func held(t *testing.T, db *testdb.DB, key txlock.Key) *sql.Tx {
 	t.Helper()
-	tx := leasetest.Got(db.Admin().BeginTx(context.WithoutCancel(t.Context()), nil))(t)
-	t.Cleanup(func() { _ = tx.Rollback() })
+	tx := testdb.Begin(t, db.Admin())
 	exec(t, tx, "UPDATE lockstep_locks SET owner = 'other' WHERE name = ?", key.String())
 	return tx
 }

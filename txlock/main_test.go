@@ -74,8 +74,7 @@ type session struct {
 // inTx is a new transaction in which nothing was sent, joined. It is rolled back at the end at the latest, and not behind the test.
 func inTx(t *testing.T, pool *sql.DB, options ...txlock.JoinOption) *session {
 	t.Helper()
-	tx := leasetest.Got(pool.BeginTx(context.WithoutCancel(t.Context()), nil))(t)
-	t.Cleanup(func() { _ = tx.Rollback() })
+	tx := testdb.Begin(t, pool)
 	scope := leasetest.Got(txlock.Join(t.Context(), tx, options...))(t)
 	return &session{Scope: scope, tx: tx}
 }

@@ -465,8 +465,7 @@ func cancels(t *testing.T, pool *sql.DB, shares bool) {
 		return tx, session
 	}
 	open := func() *sql.Conn {
-		conn := leasetest.Got(pool.Conn(t.Context()))(t)
-		t.Cleanup(func() { _ = conn.Close() }) // it may be lost
+		conn := testdb.Taken(t, pool)
 		return conn
 	}
 	idle := open()

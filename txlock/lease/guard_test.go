@@ -46,20 +46,13 @@ func counts(t testing.TB, db *testdb.DB, table string, want int64) {
 // open then.
 func begin(t testing.TB, pool *sql.DB, level sql.IsolationLevel) *sql.Tx {
 	t.Helper()
-	tx := leasetest.Got(pool.BeginTx(context.Background(), &sql.TxOptions{Isolation: level}))(t)
-	t.Cleanup(func() {
-		if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
-			t.Logf("roll back at the end: %v", err)
-		}
-	})
-	return tx
+	return testdb.Begin(t, pool, &sql.TxOptions{Isolation: level})
 }
 
 // run executes a statement in a transaction.
 func run(t testing.TB, tx *sql.Tx, query string) {
 	t.Helper()
-	_, err := tx.ExecContext(context.Background(), query)
-	testdb.FatalIf(t, err != nil, "%s: %v", query, err)
+	testdb.Exec(t, tx, query)
 }
 
 // add raises the counter in a transaction, without reading it.

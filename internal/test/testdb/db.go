@@ -251,10 +251,13 @@ func (db *DB) Grant(tb testing.TB, tables ...string) {
 	check(tb, db.grant(tb.Context(), tables...))
 }
 
-// Exec runs a statement as the administrator.
+// Exec runs a statement as the administrator, for a minute at most.
 func (db *DB) Exec(tb testing.TB, query string, args ...any) {
 	tb.Helper()
-	Exec(tb, db.admin, query, args...)
+	ctx, cancel := context.WithTimeout(tb.Context(), setupTimeout)
+	defer cancel()
+	err := Err(db.admin.ExecContext(ctx, query, args...))
+	FatalIf(tb, err != nil, "%s: %v", query, err)
 }
 
 // Number returns the number that a query as the administrator selects.
