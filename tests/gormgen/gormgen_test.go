@@ -150,7 +150,7 @@ func TestTagged(t *testing.T) {
 			e.lockedBy(t, name, key, func(q *query.Query) error { return write(q.Order.WithContext(ctx)) })
 		}
 		noError(t, e.db.Transaction(func(tx *gorm.DB) error {
-			n, err := gorm.G[shop.Order](tx).Where("id = ?", o.ID).Set(set("n", 5)).Update(ctx)
+			n, err := gorm.G[shop.Order](tx).Where("id = ?", o.ID).Set(set("n", 100)).Update(ctx) // no other write leaves that
 			testdb.ErrorIf(t, n != 1 || !e.held(t, key), "Set has changed %d rows, %v", n, err)
 			return err
 		}))
