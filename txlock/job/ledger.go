@@ -136,7 +136,7 @@ var never = time.UnixMicro(-1)
 
 // sqlLedger is the table.
 type sqlLedger struct {
-	db   *sql.DB
+	db   gen.DBTX
 	safe atomic.Bool // the engine has SafeReads
 }
 

@@ -1,16 +1,19 @@
 package job
 
 import (
-	"bytes"
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/jobrow"
+	"github.com/dca00107/lockstep/internal/jobrow/memtable"
 	"github.com/dca00107/lockstep/internal/lease/memstore"
+	"github.com/dca00107/lockstep/internal/memdb"
+	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
@@ -82,7 +85,9 @@ const ttl = 3 * time.Second
 // node starts a process, which is closed at the end of the test.
 func (c *cluster) node(opts ...Option) *node {
 	c.t.Helper()
-	n := &node{t: c.t, store: c.leases.Store(), ledger: &memLedger{cluster: c}, events: new(events)}
+	n := &node{t: c.t, store: c.leases.Store(), events: new(events)}
+	n.ledger = &memLedger{cluster: c}
+	n.ledger.db = n.ledger
 	pool := n.store.Pool()
 	var err error
 	n.leases, err = lease.NewManager(pool, lease.TTL(ttl), lease.PurgeEvery(0, time.Hour), lease.NameHolders())
@@ -129,8 +134,11 @@ func (e *events) of(kind Kind) (found []Event) {
 // errSilent is the fault of a server that doesn't answer.
 var errSilent = errors.New("silent")
 
-// memLedger is what a process sees of the table in memory.
+// memLedger is what a process sees of the table in memory: it sends the statements of the table's ledger
+// to itself.
 type memLedger struct {
+	sqlLedger
+	gen.DBTX
 	*cluster
 	fault error
 	calls int
@@ -148,111 +156,51 @@ func (m *memLedger) down(err error) {
 	m.fault = err
 }
 
-// change changes a row as an UPDATE does, unless f refuses.
-func (m *memLedger) change(ctx context.Context, key string, f func(r *gen.ListJobsRow, now int64) bool) (bool, error) {
+// answer waits for the answer of the server, and is called with the lock.
+func (m *memLedger) answer(ctx context.Context) error {
+	m.mu.Unlock()
 	time.Sleep(time.Millisecond) // the way to the server
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.calls++
 	if m.fault == errSilent { //nolint:errorlint // nothing else
 		m.mu.Unlock()
 		<-ctx.Done()
 		m.mu.Lock()
-		return false, ctx.Err()
 	}
-	if err := errors.Join(ctx.Err(), m.fault); err != nil {
-		return false, err
-	}
-	r, known := m.rows[key]
-	if !known || !f(&r, time.Now().Add(m.step).UnixMicro()) {
-		return false, nil
-	}
-	m.rows[key] = r
-	return true, nil
+	return errors.Join(ctx.Err(), m.fault)
 }
 
-func (m *memLedger) look(ctx context.Context, key string) (row, time.Time, error) {
-	now := m.now()
-	var found row
-	known, err := m.change(ctx, key, func(r *gen.ListJobsRow, _ int64) bool { found.ListJobsRow = *r; return true })
-	found.known, found.NowUs = known, now.UnixMicro()
-	return found, now, err
-}
-
-func (m *memLedger) make(ctx context.Context, key string, from time.Time, p coming) error {
+// ExecContext executes one of the statements of jobs.
+func (m *memLedger) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if s, rendered := rawsql.RenderedOf(ctx, query); rendered {
+		query, args = s.SQL()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := errors.Join(ctx.Err(), m.fault); err != nil {
-		return err
+	if err := m.answer(ctx); err != nil {
+		return nil, err
 	}
-	if _, known := m.rows[key]; !known {
-		m.rows[key] = gen.ListJobsRow{
-			Name: []byte(key), TickUs: from.UnixMicro(), DoneUs: from.UnixMicro(), Error: []byte("-"), NextUs: p.us(), Schedule: []byte(p.schedule),
-		}
+	if query == gen.SealOnce {
+		return driver.RowsAffected(0), nil
 	}
-	return nil
+	job := memtable.Statements[query]
+	name := memdb.Args(args).Text(job.Name)
+	r, changed := job.Change(m.rows[name], args, time.Now().Add(m.step).UnixMicro())
+	if !changed {
+		return driver.RowsAffected(0), nil
+	}
+	m.rows[name] = r
+	return driver.RowsAffected(1), nil
 }
 
-func (m *memLedger) plan(ctx context.Context, key string, r row, p coming) error {
-	_, err := m.change(ctx, key, func(now *gen.ListJobsRow, _ int64) bool {
-		if now.TickUs == r.TickUs {
-			now.NextUs, now.Schedule = p.us(), []byte(p.schedule)
-		}
-		return true
-	})
-	return err
-}
-
-func (m *memLedger) differs(ctx context.Context, key, schedule string) error {
-	_, err := m.change(ctx, key, func(r *gen.ListJobsRow, now int64) bool {
-		if string(r.Schedule) != schedule {
-			r.Differs, r.DiffersUs = []byte(schedule), now
-		}
-		return true
-	})
-	return err
-}
-
-func (m *memLedger) begin(ctx context.Context, b beginning) (bool, error) {
-	return m.change(ctx, b.key, func(r *gen.ListJobsRow, now int64) bool {
-		us := b.at.UnixMicro()
-		if r.DoneUs >= us || r.TickUs > us || r.Token >= b.token || r.PausedUs != 0 && r.RunUs != us {
-			return false
-		}
-		if r.TickUs != us {
-			r.Failures = 0
-		}
-		if r.Token == 0 {
-			r.DoneUs = never.UnixMicro()
-		}
-		r.TickUs, r.Owner, r.StartedUs, r.EndedUs, r.Token = us, []byte(b.instance), now, 0, b.token
-		r.NextUs, r.Schedule, r.LimitUs = b.coming.us(), []byte(b.coming.schedule), b.coming.limit.Microseconds()
-		return true
-	})
-}
-
-// end is what done and failed have in common. No test in memory looks at the last runs.
-func (m *memLedger) end(ctx context.Context, b beginning, f func(r *gen.ListJobsRow)) (bool, error) {
-	return m.change(ctx, b.key, func(r *gen.ListJobsRow, now int64) bool {
-		if r.TickUs != b.at.UnixMicro() || r.Token != b.token || r.EndedUs != 0 {
-			return false
-		}
-		f(r)
-		r.TookUs, r.EndedUs = max(0, now-r.StartedUs), now
-		return true
-	})
-}
-
-func (m *memLedger) done(ctx context.Context, b beginning, _ jobrow.Run) (bool, error) {
-	return m.end(ctx, b, func(r *gen.ListJobsRow) { r.DoneUs, r.Failures, r.Error = r.TickUs, 0, []byte("-") })
-}
-
-func (m *memLedger) failed(ctx context.Context, b beginning, _ jobrow.Run, why string) (bool, error) {
-	return m.end(ctx, b, func(r *gen.ListJobsRow) { r.Failures++; r.Error = bytes.Clone([]byte(clipped(why))) })
-}
-
-func (m *memLedger) seal(ctx context.Context, key string) error {
-	return testdb.Err(m.change(ctx, key, func(*gen.ListJobsRow, int64) bool { return true }))
+func (m *memLedger) look(ctx context.Context, key string) (r row, now time.Time, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now = time.Now().Add(m.step)
+	err = m.answer(ctx)
+	r.ListJobsRow, r.known = m.rows[key]
+	r.NowUs = now.UnixMicro()
+	return r, now, err
 }
 
 func (m *memLedger) list(context.Context) (rows []row, err error) {

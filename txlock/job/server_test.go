@@ -247,10 +247,11 @@ func TestTrips(t *testing.T) {
 }
 
 // TestLedger proves what the rows of jobs allow to whom: a lease begins a tick once, never one that is done, nor one
-// that is older than another that was begun, and who has lost the lease begins and marks nothing.
+// that is older than another that was begun, and who has lost the lease begins and marks nothing. In memory
+// they do the same.
 func TestLedger(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		ledger, key := &sqlLedger{db: newPool(t, db, true)}, newKey().String()
+	test := func(t *testing.T, ledger ledger) {
+		key := newKey().String()
 		at := time.UnixMicro(1_700_000_000_000_000)
 		must(t, ledger.make(t.Context(), key, at.Add(-time.Hour), coming{}))
 		tick := func(token uint64, after time.Duration) beginning {
@@ -286,6 +287,10 @@ func TestLedger(t *testing.T) {
 		step("the tick that is done", false)(begin(tick(40, 0)))
 		step("a later one", true)(begin(tick(50, 2*time.Hour)))
 		step("one between the two", false)(begin(tick(60, time.Hour)))
+	}
+	onServers(t, func(t *testing.T, db *testdb.DB) { test(t, &sqlLedger{db: newPool(t, db, true)}) })
+	t.Run("memory", func(t *testing.T) {
+		inMemory(t, func(t *testing.T, c *cluster) { test(t, c.node().ledger) })
 	})
 }
 

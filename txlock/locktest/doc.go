@@ -2,37 +2,16 @@
 // lockstep. It needs no database.
 //
 // [Open] makes a [Kit], whose pool answers the statements of lockstep from memory and hands those
-// of the program to a mock, or to any other database:
-//
-//	program, mock, err := sqlmock.New()
-//	...
-//	kit := locktest.Open(t, program)
-//	mock.ExpectBegin()
-//	mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
-//	mock.ExpectCommit()
-//	if err := pay(ctx, kit.DB(), 42); err != nil {
-//		t.Error(err)
-//	}
-//	kit.Before(Orders.Key(42), "UPDATE orders")
-//
-// Everything else is the real code: txlock.Scope, lease.Manager, job.Jobs, elect.Election, locksqlc
-// and the plugin of lockgorm run on [Kit.DB] as they do in production. So a test never has to
-// expect lockstep's statements, and can't get them wrong.
-//
-// # What happened
+// of the program to a mock of sqlmock, or to any other database. Everything else is the real code:
+// txlock.Scope, lease.Manager, job.Jobs, elect.Election, locksqlc and the plugin of lockgorm run on
+// [Kit.DB] as they do in production. So a test never has to expect lockstep's statements, and can't
+// get them wrong.
 //
 // [Kit.Before] fails the test if a statement ran without a lock, [Kit.Locked] reports whether a key
-// was locked, and [Kit.Log] lists everything that happened, in order.
-//
-// # Faults
-//
-// [Kit.FailLock] and [Kit.FailStatement] make a call fail with a [Fault]. The program gets the same
-// errors as from a server.
-//
-// # Time
-//
-// The Kit's only clock is package time. In the bubble of testing/synctest, TTLs of leases, limits
-// of waits and schedules of jobs take no real time.
+// was locked, and [Kit.Log] lists everything that happened, in order. [Kit.FailLock] and
+// [Kit.FailStatement] make a call fail with a [Fault]: the program gets the same errors as from a
+// server. The Kit's only clock is package time. In the bubble of testing/synctest, TTLs of leases,
+// limits of waits and schedules of jobs take no real time.
 //
 // # Limits
 //

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/jobrow/memtable"
+	"github.com/dca00107/lockstep/internal/memdb"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/internal/sqltext"
@@ -26,7 +28,7 @@ type statement struct {
 	kit  *Kit
 	tx   *tx
 	open bool // in a transaction of the program
-	args []any
+	args memdb.Args
 
 	moved bool // the session has sent USE
 	variables
@@ -81,18 +83,8 @@ var handlers = map[string]handler{
 	gen.DeleteOnce:              update(onces, 0, remove),
 
 	gen.LookJob:              list(jobs, lookJob),
-	gen.MakeJob:              makeJob,
-	gen.PlanJob:              update(jobs, 2, planJob),
-	gen.NoteSchedule:         update(jobs, 1, noteSchedule),
-	gen.BeginJob:             update(jobs, 10, beginJob),
-	gen.JobDone:              update(jobs, 2, jobDone),
-	gen.JobFailed:            update(jobs, 3, jobFailed),
 	rawsql.Big(gen.ListJobs): listJobs,
 	gen.JobRuns:              list(jobs, jobRuns),
-	gen.PauseJob:             update(jobs, 1, pauseJob),
-	gen.ResumeJob:            update(jobs, 0, resumeJob),
-	gen.RequestJob:           update(jobs, 0, requestJob),
-	gen.PurgeJob:             update(jobs, 0, purgeJob),
 
 	rawsql.Facts:                 facts,
 	rawsql.Probe:                 unless(true, errInProgress),
@@ -118,6 +110,9 @@ func find(text string) handler {
 		return raiseMany(named)
 	case rawsql.Centers.LockManyReturning(keys):
 		return raiseMany(centers)
+	}
+	if job, found := memtable.Statements[text]; found {
+		return update(jobs, job.Name, changeJob(job))
 	}
 	return handlers[strings.ReplaceAll(text, ",?", "")] // a list may have more arguments
 }
@@ -163,25 +158,12 @@ func under(text string) (rest string, v variables, err error) {
 	return rest, v, err
 }
 
-// argument returns an argument, converted as database/sql does.
-func argument[T int64 | []byte](q *statement, i int) T {
-	v, err := driver.DefaultParameterConverter.ConvertValue(q.args[i])
-	t, ok := v.(T)
-	if !ok {
-		panic(fmt.Sprintf("locktest: argument %d of a statement of lockstep's is a %T: %v", i, q.args[i], err))
-	}
-	return t
-}
-
-func (q *statement) text(i int) string  { return string(argument[[]byte](q, i)) }
-func (q *statement) number(i int) int64 { return argument[int64](q, i) }
-
 // id is the row of an argument.
 func (q *statement) id(table string, i int) rowID {
 	if table == centers {
-		return rowID{table, strconv.FormatInt(q.number(i), 10)}
+		return rowID{table, strconv.FormatInt(q.args.Number(i), 10)}
 	}
-	return rowID{table, q.text(i)}
+	return rowID{table, q.args.Text(i)}
 }
 
 // locked locks a row, there or not, and returns it.
@@ -274,7 +256,7 @@ func batch(table string, most int, is func(q *statement, r row) bool) handler {
 	return func(_ context.Context, q *statement) (found reply, err error) {
 		for _, id := range q.kit.all(q.tx, table) {
 			r, there := q.tx.current(id)
-			if there && id.name >= q.text(0) && is(q, r) && len(found.rows) < int(q.number(most)) && q.tx.TryLock(id, false) {
+			if there && id.name >= q.args.Text(0) && is(q, r) && len(found.rows) < int(q.args.Number(most)) && q.tx.TryLock(id, false) {
 				found.rows = append(found.rows, []driver.Value{[]byte(id.name)})
 			}
 		}
