@@ -137,6 +137,7 @@ func requestJob(r *Row, _ memdb.Args, nowUs int64) bool {
 }
 
 func purgeJob(r *Row, args memdb.Args, _ int64) bool {
-	r.Name = nil
-	return r.Token == uint64(args.Number(1)) && r.TickUs == args.Number(2) && r.NextUs == args.Number(3) && r.RunUs == args.Number(4) && r.PausedUs == 0
+	unused := r.Token == uint64(args.Number(1)) && r.TickUs == args.Number(2) && r.NextUs == args.Number(3) && r.RunUs == args.Number(4) && r.PausedUs == 0
+	*r = Row{}
+	return unused
 }
