@@ -61,7 +61,9 @@ type tx struct {
 }
 
 // at reports whether the isolation level is one of these.
-func (t *tx) at(levels ...sql.IsolationLevel) bool { return slices.Contains(levels, t.options.Isolation) }
+func (t *tx) at(levels ...sql.IsolationLevel) bool {
+	return slices.Contains(levels, t.options.Isolation)
+}
 
 // latest are the levels at which plain reads are of no snapshot.
 var latest = []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelReadUncommitted, sql.LevelSerializable}
