@@ -9,7 +9,6 @@ import (
 
 	"github.com/dca00107/lockstep/bench/crowd"
 	"github.com/dca00107/lockstep/bench/scenario"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -47,7 +46,7 @@ func TestWrongOptions(t *testing.T) {
 		{[]string{"quick"}, environment(), "quick"},
 	} {
 		_, err := parse(c.args, c.env)
-		leasetest.Fails(t, fmt.Sprintf("parse(%q)", c.args), err, c.want)
+		testdb.Fails(t, fmt.Sprintf("parse(%q)", c.args), err, c.want)
 	}
 }
 
@@ -57,13 +56,13 @@ func TestRun(t *testing.T) {
 	testdb.NeedsServer(t)
 	for _, engine := range testdb.Engines() {
 		page := runs(t, engine, "-scenarios=a,b,d,e,f,g", "-contenders=no lock,bare,lockstep,for update,get_lock,shedlock,spring,gocron")
-		leasetest.Says(t, "the page of "+string(engine), page,
+		testdb.Says(t, "the page of "+string(engine), page,
 			"innodb_flush_log_at_trx_commit", "Left out by CONTENDERS: redislock 100 ms", "## (a)", "## (g)",
 			"| lockstep Run |", "| lockstep lease |", "| 16 workers | no lock |", "| lockstep 16 segments |", "100 keys", "100 leases",
 			"](bench/a-time-"+string(engine)+".svg)", "](bench/f.csv)",
 		)
 		page = runs(t, engine, "-scenarios=c", "-contenders=lockstep run,spring") // the processes take long to start
-		leasetest.Says(t, "the page of "+string(engine), page,
+		testdb.Says(t, "the page of "+string(engine), page,
 			"| 8 workers | lockstep Run |", "64 workers", "load of waiting", "](bench/c-hand-over-"+string(engine)+".svg)")
 	}
 }
@@ -81,7 +80,7 @@ func runs(t *testing.T, engine testdb.Engine, args ...string) string {
 func least(t *testing.T, engine testdb.Engine, args ...string) (o *options, dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	o = leasetest.Got(parse(append(args, "-quick", "-out", dir),
+	o = testdb.Got(parse(append(args, "-quick", "-out", dir),
 		environment("LOCKSTEP_ENGINES", string(engine), engine.DSNVariable(), testdb.Shared(t, engine).Config().FormatDSN())))(t)
 	o.links = o.links[:1]
 	o.effort = scenario.Effort{
@@ -94,5 +93,5 @@ func least(t *testing.T, engine testdb.Engine, args ...string) (o *options, dir 
 
 func read(t *testing.T, dir string) string {
 	t.Helper()
-	return string(leasetest.Got(os.ReadFile(filepath.Join(dir, "bench.md")))(t))
+	return string(testdb.Got(os.ReadFile(filepath.Join(dir, "bench.md")))(t))
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/dca00107/lockstep/schema"
 )
 
-var check, wants = leasetest.Must, leasetest.Wants
+var check, wants = testdb.Must, testdb.Wants
 
 // compiledCode is where the Go code of the README and of docs comes from.
 var compiledCode = []string{
@@ -46,7 +46,7 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 	}
 	pages := []string{"../README.md"}
 	for _, pattern := range []string{"../docs/*.md", "../docs/*/*.md"} {
-		found := leasetest.Got(filepath.Glob(pattern))(t)
+		found := testdb.Got(filepath.Glob(pattern))(t)
 		pages = append(pages, found...)
 	}
 	blocks := 0
@@ -89,7 +89,7 @@ func TestReadmeIsItsFiles(t *testing.T) {
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	text := leasetest.Got(os.ReadFile(file))(t)
+	text := testdb.Got(os.ReadFile(file))(t)
 	return string(text)
 }
 

@@ -13,7 +13,6 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -344,7 +343,7 @@ func TestClausesThatPass(t *testing.T) {
 					"%s: its keys are free", what)
 				return result
 			})
-			leasetest.Equal(t, what, fmt.Sprint(got), fmt.Sprint(wanted))
+			testdb.Equal(t, what, fmt.Sprint(got), fmt.Sprint(wanted))
 		}
 	})
 }

@@ -17,7 +17,6 @@ import (
 	"gorm.io/gorm/logger"
 	"gorm.io/gorm/schema"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -188,7 +187,7 @@ func (e *env) openDSN(t *testing.T, dsn string, configure ...func(*gorm.Config))
 	if e.guarded {
 		dialector = lockgorm.Dialector(dsn)
 	}
-	db := leasetest.Got(gorm.Open(dialector, e.config(configure...)))(t)
+	db := testdb.Got(gorm.Open(dialector, e.config(configure...)))(t)
 	closeAfter(t, db)
 	return db
 }
@@ -240,14 +239,14 @@ func closeAfter(t *testing.T, db *gorm.DB) {
 	t.Helper()
 	pool := poolOf(t, db)
 	t.Cleanup(func() {
-		leasetest.Equal(t, "connections in use at the end", testdb.InUse(pool), 0)
+		testdb.Equal(t, "connections in use at the end", testdb.InUse(pool), 0)
 		_ = pool.Close()
 	})
 }
 
 func poolOf(t *testing.T, db *gorm.DB) *sql.DB {
 	t.Helper()
-	return leasetest.Got(db.DB())(t)
+	return testdb.Got(db.DB())(t)
 }
 
 // held reports whether somebody holds all keys exclusively. It asks by a session of its own.
@@ -256,14 +255,14 @@ func (e *env) held(t *testing.T, keys ...txlock.Key) bool {
 	if e.Engine().Guarded() { // which shows no locks
 		return !slices.ContainsFunc(keys, func(key txlock.Key) bool { return !e.refused(t, key) })
 	}
-	holders := leasetest.Got(txlock.Holders(context.WithoutCancel(t.Context()), e.Admin(), keys...))(t)
+	holders := testdb.Got(txlock.Holders(context.WithoutCancel(t.Context()), e.Admin(), keys...))(t)
 	return len(holders) == len(keys)
 }
 
 // refused reports whether the row of a key can't be locked at once.
 func (e *env) refused(t *testing.T, key txlock.Key) bool {
 	t.Helper()
-	tx := leasetest.Got(e.Admin().BeginTx(t.Context(), nil))(t)
+	tx := testdb.Got(e.Admin().BeginTx(t.Context(), nil))(t)
 	defer tx.Rollback() //nolint:errcheck // nothing was done in it
 	_, err := tx.ExecContext(t.Context(), "SELECT 1 FROM lockstep_locks WHERE name = ? FOR UPDATE NOWAIT", key.String())
 	if err != nil && !errors.Is(err, &driver.MySQLError{Number: 3572}) {
@@ -280,7 +279,7 @@ func (e *env) hold(t *testing.T, keys ...txlock.Key) {
 		pool = openPool(true, false)(t, e.AdminConfig()).DB()
 	}
 	tx := testdb.Begin(t, pool)
-	scope := leasetest.Got(txlock.Join(t.Context(), tx, txlock.NothingRead()))(t)
+	scope := testdb.Got(txlock.Join(t.Context(), tx, txlock.NothingRead()))(t)
 	noError(t, testdb.Err(scope.LockAll(t.Context(), keys...)))
 }
 
@@ -322,7 +321,7 @@ func newID() int64 { return lastID.Add(1) + 1_000_000 }
 // newKey returns the key of a number that no other test uses.
 func newKey() txlock.Key { return orders.Key(newID()) }
 
-var noError, wantError, wantFailure = leasetest.Must, leasetest.Wants, leasetest.Fails
+var noError, wantError, wantFailure = testdb.Must, testdb.Wants, testdb.Fails
 
 // wantCure fails the test unless the error matches, and says how to cure it.
 func wantCure(t *testing.T, err, want error, cure string) {

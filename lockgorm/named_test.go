@@ -14,7 +14,6 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -198,7 +197,7 @@ func conditions[M any](t *testing.T, e *env, model string, from int, writes map[
 	}
 	rows := func(tx *gorm.DB, b int64) map[int64]string {
 		found := make(map[int64]string)
-		r := leasetest.Got(tx.Session(&gorm.Session{NewDB: true}).Raw("SELECT id - ?, n, "+gone+" FROM "+table, b).Rows())(t)
+		r := testdb.Got(tx.Session(&gorm.Session{NewDB: true}).Raw("SELECT id - ?, n, "+gone+" FROM "+table, b).Rows())(t)
 		for r.Next() {
 			var i, n, gone int64
 			noError(t, r.Scan(&i, &n, &gone))

@@ -19,7 +19,6 @@ import (
 	"gorm.io/plugin/dbresolver"
 
 	"github.com/dca00107/lockstep/internal/bridge"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
@@ -82,19 +81,19 @@ func TestOpenIsGORMs(t *testing.T) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		server := testdb.Open(t, engine)
 		config := func() *gorm.Config { return &gorm.Config{Logger: logger.Discard, TranslateError: true} }
-		theirs := leasetest.Got(gorm.Open(mysql.Open(server.DSN()), config()))(t)
+		theirs := testdb.Got(gorm.Open(mysql.Open(server.DSN()), config()))(t)
 		closeAfter(t, theirs)
-		ours := leasetest.Got(lockgorm.Open(server.DSN(), config()))(t)
+		ours := testdb.Got(lockgorm.Open(server.DSN(), config()))(t)
 		closeAfter(t, ours)
 		want, got := theirs.Dialector.(*mysql.Dialector), ours.Dialector.(*mysql.Dialector)
 		testdb.ErrorIf(t, !reflect.DeepEqual(*got.Config, *want.Config), "the dialector has\n%+v, of mysql.Open\n%+v", *got.Config, *want.Config)
-		leasetest.Equal(t, "the migrator", reflect.TypeOf(ours.Migrator()), reflect.TypeOf(theirs.Migrator()))
-		leasetest.Equal(t, "the pool", reflect.TypeOf(ours.ConnPool), reflect.TypeOf(theirs.ConnPool))
-		leasetest.Equal(t, "clauses", len(ours.ClauseBuilders), len(theirs.ClauseBuilders))
-		leasetest.Equal(t, "Explain", ours.Explain("SELECT ?", "it's"), theirs.Explain("SELECT ?", "it's"))
+		testdb.Equal(t, "the migrator", reflect.TypeOf(ours.Migrator()), reflect.TypeOf(theirs.Migrator()))
+		testdb.Equal(t, "the pool", reflect.TypeOf(ours.ConnPool), reflect.TypeOf(theirs.ConnPool))
+		testdb.Equal(t, "clauses", len(ours.ClauseBuilders), len(theirs.ClauseBuilders))
+		testdb.Equal(t, "Explain", ours.Explain("SELECT ?", "it's"), theirs.Explain("SELECT ?", "it's"))
 		dialector := lockgorm.Dialector(server.DSN()) // which may be opened twice
 		for range 2 {
-			db := leasetest.Got(gorm.Open(dialector, config()))(t)
+			db := testdb.Got(gorm.Open(dialector, config()))(t)
 			noError(t, lockgorm.Transaction(db, []txlock.Key{newKey()}, func(tx *gorm.DB) error { return tx.Exec("DO 1").Error }))
 			noError(t, poolOf(t, db).Close())
 		}
@@ -110,13 +109,13 @@ func (renamed) Name() string { return "sqlite" }
 func TestUnlocked(t *testing.T) {
 	eachGuarded(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		open := func(dialect gorm.Dialector, options ...lockgorm.Option) (*gorm.DB, error) {
-			db := leasetest.Got(gorm.Open(dialect, e.config()))(t)
+			db := testdb.Got(gorm.Open(dialect, e.config()))(t)
 			closeAfter(t, db)
 			return db, db.Use(lockgorm.New(options...))
 		}
 		other, id := renamed{mysql.Open(e.DSN())}, newID()
 		parcel := parcels.Key(id)
-		db := leasetest.Got(open(other, lockgorm.Unlocked("postgres", "sqlite"), lockgorm.Check(&Note{})))(t)
+		db := testdb.Got(open(other, lockgorm.Unlocked("postgres", "sqlite"), lockgorm.Check(&Note{})))(t)
 		noError(t, db.Create(&Parcel{ID: id, N: 1}).Error)
 		noError(t, lockgorm.Transaction(db, []txlock.Key{parcel}, func(tx *gorm.DB) error {
 			noError(t, errors.Join(testdb.Err(lockgorm.Lock(lockgorm.WaitAtMost(tx, 1), parcel)), lockgorm.AssertLocked(tx, parcel)))
@@ -170,7 +169,7 @@ func TestOtherEngine(t *testing.T) {
 		noError(t, e.open(t).Create(&Order{ID: 1, N: 1}).Error)
 		_, mutate := testdb.Rewritten(t, locksuite.AsAnotherEngine)
 		pool := openPool(e.guarded, false)(t, e.Config(mutate)).DB()
-		db := leasetest.Got(gorm.Open(mysql.New(mysql.Config{Conn: pool, SkipInitializeWithVersion: true}), e.config()))(t)
+		db := testdb.Got(gorm.Open(mysql.New(mysql.Config{Conn: pool, SkipInitializeWithVersion: true}), e.config()))(t)
 		noError(t, db.Use(lockgorm.New()))
 		for name, call := range onOtherEngine(func(id int64) *Order { return &Order{ID: id} }) {
 			err := call(db.WithContext(t.Context()))
@@ -199,14 +198,14 @@ type pool struct {
 func openPool(guarded, prepared bool) func(testing.TB, *driver.Config) locksuite.Pool {
 	return func(tb testing.TB, cfg *driver.Config) locksuite.Pool {
 		tb.Helper()
-		connector := leasetest.Got(driver.NewConnector(cfg))(tb)
+		connector := testdb.Got(driver.NewConnector(cfg))(tb)
 		if guarded {
 			connector = txlock.Internal(bridge.Pass{}).Guarded(connector)
 		}
 		db := sql.OpenDB(connector)
 		tb.Cleanup(func() { noError(tb, db.Close()) })
 		config := &gorm.Config{Logger: logger.Discard, PrepareStmt: prepared, PrepareStmtTTL: tenYears}
-		return pool{db, leasetest.Got(gorm.Open(mysql.New(mysql.Config{Conn: db}), config))(tb)}
+		return pool{db, testdb.Got(gorm.Open(mysql.New(mysql.Config{Conn: db}), config))(tb)}
 	}
 }
 
@@ -288,7 +287,7 @@ func sees(t *testing.T, where string, db *gorm.DB, want int64) {
 	noError(t, db.Model(&Note{}).Select("n").Where("id = 1").Row().Scan(&row))
 	noError(t, db.Model(&Note{}).Where("id = 1").Scan(&scanned).Error)
 	noError(t, db.Where("id = 1").Find(&locked).Error)
-	leasetest.Equal(t, where+": the reads", [...]int64{first, row, scanned.N, locked.N}, [...]int64{want, want, want, want})
+	testdb.Equal(t, where+": the reads", [...]int64{first, row, scanned.N, locked.N}, [...]int64{want, want, want, want})
 }
 
 // readsAndWrites uses a pool of a source and a replica, which has the tables of the models but none of lockstep's.
@@ -329,6 +328,6 @@ func readsAndWrites(t *testing.T, e *env, db *gorm.DB, replica *testdb.DB, baseI
 	noError(t, hooks.Delete(&Order{ID: id}).Error)
 	var n int
 	noError(t, replica.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.names.tables["Order"]).Scan(&n))
-	leasetest.Equal(t, "hooks, and rows on the replica", [2]int{saw, n}, [2]int{5, 0})
+	testdb.Equal(t, "hooks, and rows on the replica", [2]int{saw, n}, [2]int{5, 0})
 	e.wantRows(t, "at the source", 0, "Order", "id = ?", id)
 }

@@ -13,7 +13,6 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -160,7 +159,7 @@ func TestNewChildrenAgain(t *testing.T) {
 		create := func(d *Doc) error { return withHook(db, func(*gorm.DB, int64) error { return fails }).Create(d).Error }
 		d := &Doc{Pages: []Page{{N: 1}, {N: 2}}, Author: &Author{Name: "a"}}
 		wantError(t, "Create", create(d), errInner)
-		leasetest.Equal(t, "versions", [...]lockgorm.Version{d.Version, d.Pages[0].Lock, d.Pages[1].Lock, d.Author.Version}, [4]lockgorm.Version{})
+		testdb.Equal(t, "versions", [...]lockgorm.Version{d.Version, d.Pages[0].Lock, d.Pages[1].Lock, d.Author.Version}, [4]lockgorm.Version{})
 		d.ID, d.Pages[0].ID, d.Pages[1].ID, d.Author.ID, fails = 0, 0, 0, 0, nil
 		noError(t, create(d))
 		e.wantRows(t, "pages", 2, "Page", "doc_id = ?", d.ID)
@@ -224,9 +223,9 @@ func TestLoadedRefused(t *testing.T) {
 // free reports whether somebody else could lock the key exclusively now.
 func (e *env) free(t *testing.T, key txlock.Key) bool {
 	t.Helper()
-	tx := leasetest.Got(e.Admin().BeginTx(t.Context(), nil))(t)
+	tx := testdb.Got(e.Admin().BeginTx(t.Context(), nil))(t)
 	defer func() { noError(t, tx.Rollback()) }()
-	scope := leasetest.Got(txlock.Join(t.Context(), tx))(t)
+	scope := testdb.Got(txlock.Join(t.Context(), tx))(t)
 	_, err := scope.TryLock(t.Context(), key)
 	if err != nil && !errors.Is(err, txlock.ErrBusy) {
 		t.Fatal(err)
@@ -274,8 +273,8 @@ func TestDryRunSendsNothing(t *testing.T) {
 			sent := watch(tx)
 			dry := sent.db.Session(&gorm.Session{DryRun: true, SkipDefaultTransaction: true})
 			for _, key := range []txlock.Key{newKey(), txlock.Shared(newKey())} {
-				grant := leasetest.Got(lockgorm.Lock(dry, key))(t)
-				leasetest.Equal(t, "Lock", grant, txlock.Grant{})
+				grant := testdb.Got(lockgorm.Lock(dry, key))(t)
+				testdb.Equal(t, "Lock", grant, txlock.Grant{})
 			}
 			// The plugin takes no locks for statements that are not sent.
 			id := newID()
@@ -284,7 +283,7 @@ func TestDryRunSendsNothing(t *testing.T) {
 				dry.Clauses(lockgorm.On(newKey())).First(&Order{}).Error, dry.Clauses(lockgorm.On(newKey())).Exec("DO 0").Error,
 			))
 			noError(t, lockgorm.AssertLocked(tx.Session(&gorm.Session{DryRun: true}), newKey()))
-			leasetest.Equal(t, "statements", sent.n, 0)
+			testdb.Equal(t, "statements", sent.n, 0)
 		})
 		// Outside of a transaction, a DryRun session needs none.
 		noError(t, testdb.Err(lockgorm.Lock(db.Session(&gorm.Session{DryRun: true}), newKey())))
@@ -323,8 +322,8 @@ func TestMixedTransaction(t *testing.T) {
 		})
 		noError(t, lockgorm.Optimistic(db, own, func(tx *gorm.DB) error {
 			for key, shared := range map[txlock.Key]bool{txlock.Shared(own): false, other: false, txlock.Shared(common): true} {
-				grant := leasetest.Got(lockgorm.Lock(tx, key))(t)
-				leasetest.Equal(t, "Lock under Optimistic is shared", grant.Shared(), shared)
+				grant := testdb.Got(lockgorm.Lock(tx, key))(t)
+				testdb.Equal(t, "Lock under Optimistic is shared", grant.Shared(), shared)
 			}
 			return nil
 		}))
@@ -381,7 +380,7 @@ func TestWaitAtMost(t *testing.T) {
 				noError(t, short.Save(&Note{ID: 2}).Error)
 				var found []Note
 				noError(t, short.Find(&found).Error)
-				leasetest.Equal(t, name+", notes", len(found), 1)
+				testdb.Equal(t, name+", notes", len(found), 1)
 				return scopeOf(t, tx).Verify(ctx)
 			}))
 		}
@@ -401,7 +400,7 @@ func TestWaitAtMost(t *testing.T) {
 // manager is a manager of leases on the pool of db.
 func manager(t *testing.T, db *gorm.DB, options ...lease.ManagerOption) *lease.Manager {
 	t.Helper()
-	m := leasetest.Got(lease.NewManager(poolOf(t, db), options...))(t)
+	m := testdb.Got(lease.NewManager(poolOf(t, db), options...))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -413,7 +412,7 @@ func manager(t *testing.T, db *gorm.DB, options ...lease.ManagerOption) *lease.M
 // take acquires the lease of a key that no other test has.
 func take(t *testing.T, m *lease.Manager) *lease.Lease {
 	t.Helper()
-	return leasetest.Got(m.Acquire(t.Context(), onceKey()))(t)
+	return testdb.Got(m.Acquire(t.Context(), onceKey()))(t)
 }
 
 // takeAway gives the lease to somebody else.
@@ -502,7 +501,7 @@ func TestGuardAgainThroughSessions(t *testing.T) {
 	each(t, nil, func(t *testing.T, e *env) {
 		db := e.open(t)
 		l := take(t, manager(t, db, lease.TTL(9*time.Second)))
-		guard := func(tx *gorm.DB) { noError(t, l.Guard(t.Context(), leasetest.Got(lockgorm.SQLTx(tx))(t))) }
+		guard := func(tx *gorm.DB) { noError(t, l.Guard(t.Context(), testdb.Got(lockgorm.SQLTx(tx))(t))) }
 		tx := db.Begin()
 		noError(t, tx.Error)
 		guard(tx)

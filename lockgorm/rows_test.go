@@ -14,7 +14,6 @@ import (
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/schema"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -174,7 +173,7 @@ func TestRowsOfOddStatements(t *testing.T) {
 		wantError(t, "a number that is written otherwise", db.Table(e.names.tables["Parcel"]).Model(&Shifted{}).Where("n = ?", 1).Update("n", 3).Error, txlock.ErrInvalidKey)
 		affects(t, "a key of a serializer", db.Model(&Couple{}).Where("n = ?", 2).Update("n", 3), 1)
 		affects(t, "a callback behind COMMIT", db.Model(&Parcel{}).Where("n = ?", 1).Update("n", 3), 2)
-		leasetest.Equal(t, "rows that a callback behind GORM's COMMIT sees", committed, 2)
+		testdb.Equal(t, "rows that a callback behind GORM's COMMIT sees", committed, 2)
 		noError(t, db.Callback().Update().Remove("test:behind_commit"))
 
 		noError(t, db.Create([]*Shown{{ID: b, N: 1}, {ID: b + 1, N: 1, Seen: 1}}).Error)
@@ -333,7 +332,7 @@ func TestRowsAndHooks(t *testing.T) {
 		e.wantRows(t, "a hook sets", 2, "Order", "n = 7")
 		affects(t, "a hook narrows", where(withHook(db, narrows)).Update("n", 9), 1)
 		e.wantRows(t, "a hook narrows", 1, "Order", "n = 9")
-		leasetest.Equal(t, "changes that a hook has seen", changed, 1)
+		testdb.Equal(t, "changes that a hook has seen", changed, 1)
 		another := func(tx *gorm.DB) {
 			tx.Statement.Clauses["WHERE"] = clause.Clause{Name: "WHERE", Builder: tx.Statement.Clauses["WHERE"].Builder, Expression: clause.Where{Exprs: []clause.Expression{clause.Expr{SQL: "n >= ?", Vars: []any{0}}}}}
 		}

@@ -18,7 +18,6 @@ import (
 	"gorm.io/gorm/logger"
 	"gorm.io/gorm/schema"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -296,9 +295,9 @@ func TestTagsOfJoinTables(t *testing.T) {
 		e.lockedBy(t, db, "append", key, func(tx *gorm.DB) error { return tx.Model(&pallet).Association("Stickers").Append(&Sticker{}) })
 		stickers := func() *gorm.Association { return db.Model(&pallet).Association("Stickers") }
 		noError(t, stickers().Replace(&Sticker{ID: id}))
-		leasetest.Equal(t, "stickers after Replace", stickers().Count(), 1)
+		testdb.Equal(t, "stickers after Replace", stickers().Count(), 1)
 		noError(t, stickers().Clear())
-		leasetest.Equal(t, "stickers after Clear", stickers().Count(), 0)
+		testdb.Equal(t, "stickers after Clear", stickers().Count(), 0)
 		noError(t, db.Create(&Pallet{ID: newID(), Stickers: []Sticker{{ID: id}}}).Error)
 		noError(t, db.Select("Stickers").Delete(&pallet).Error)
 	})
@@ -460,7 +459,7 @@ func mocked(t *testing.T, options ...lockgorm.Option) (*gorm.DB, *locktest.Kit, 
 		_ = pool.Close()
 	})
 	kit := locktest.Open(t, pool)
-	db := leasetest.Got(gorm.Open(mysql.New(mysql.Config{Conn: kit.DB(), SkipInitializeWithVersion: true}), &gorm.Config{Logger: logger.Discard}))(t)
+	db := testdb.Got(gorm.Open(mysql.New(mysql.Config{Conn: kit.DB(), SkipInitializeWithVersion: true}), &gorm.Config{Logger: logger.Discard}))(t)
 	return used(t, db, options...), kit, mock
 }
 

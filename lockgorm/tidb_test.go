@@ -12,7 +12,6 @@ import (
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/schema"
@@ -27,7 +26,7 @@ func onTiDB(t *testing.T, guarded bool) (*testdb.DB, *gorm.DB) {
 	pool.Grant(t, "orders")
 	pool.Exec(t, "REPLACE INTO orders VALUES (1, 1)")
 	on := openPool(guarded, false)(t, pool.Config()).DB()
-	db := leasetest.Got(gorm.Open(mysql.New(mysql.Config{Conn: on, SkipInitializeWithVersion: true}), &gorm.Config{Logger: logger.Discard}))(t)
+	db := testdb.Got(gorm.Open(mysql.New(mysql.Config{Conn: on, SkipInitializeWithVersion: true}), &gorm.Config{Logger: logger.Discard}))(t)
 	noError(t, db.Use(lockgorm.New()))
 	return pool, db
 }

@@ -48,7 +48,7 @@ func TestTransactionNested(t *testing.T) {
 				}), txlock.ErrConflict)
 				return tx.Error
 			}))
-			leasetest.Equal(t, name+": runs of the failing block", runs, 1)
+			testdb.Equal(t, name+": runs of the failing block", runs, 1)
 			e.wantFree(t, name+": a lock outlives the outermost transaction", inner, outer, failing)
 		}
 		e.wantRows(t, "the blocks that went well", 3, "Note", "n = 1")
@@ -66,7 +66,7 @@ func TestTransactionRetries(t *testing.T) {
 			if e.guarded {
 				dialector = lockgorm.Dialector(e.DSN(), txlock.Observe(observer))
 			}
-			db := leasetest.Got(gorm.Open(dialector, e.config(configure)))(t)
+			db := testdb.Got(gorm.Open(dialector, e.config(configure)))(t)
 			closeAfter(t, db)
 			key, runs := e.ensured(t), 0
 			noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
@@ -79,9 +79,9 @@ func TestTransactionRetries(t *testing.T) {
 				return nil
 			}))
 			noError(t, db.Error)
-			leasetest.Equal(t, name+": runs", runs, 2)
+			testdb.Equal(t, name+": runs", runs, 2)
 			told := fmt.Sprintf("msg=\"transaction retried\" key=%s ", key)
-			leasetest.Equal(t, name+": the observer is told once", strings.Count(log.String(), told) == 1, e.guarded)
+			testdb.Equal(t, name+": the observer is told once", strings.Count(log.String(), told) == 1, e.guarded)
 		}
 		e.wantRows(t, "rows, want one of each second run", 2, "Note", "n = 5")
 	})
@@ -98,7 +98,7 @@ func TestTransactionOptions(t *testing.T) {
 				noError(t, tx.First(&before, 1).Error)
 				e.Exec(t, "UPDATE "+e.names.tables["Note"]+" SET n = 1 WHERE id = 1")
 				noError(t, tx.First(&after, 1).Error)
-				leasetest.Equal(t, fmt.Sprintf("%v: a second read", level), after.N, sees)
+				testdb.Equal(t, fmt.Sprintf("%v: a second read", level), after.N, sees)
 				return nil
 			}, &sql.TxOptions{Isolation: level}))
 		}
@@ -184,7 +184,7 @@ func TestUnknownOutcome(t *testing.T) {
 		insert := "INSERT INTO " + e.names.tables["Note"] + " (n) VALUES (1)"
 		for _, arrives := range []bool{false, true} {
 			pool := leasetest.Pool(t, e.DB, e.guarded, testdb.LosingCommits(arrives))
-			db := leasetest.Got(gorm.Open(mysql.New(mysql.Config{Conn: pool}), e.config()))(t)
+			db := testdb.Got(gorm.Open(mysql.New(mysql.Config{Conn: pool}), e.config()))(t)
 			for name, run := range outermost {
 				runs := 0
 				err := run(db, onceKey(), func(tx *gorm.DB) error { runs++; return tx.Exec(insert).Error })
@@ -254,12 +254,12 @@ func TestOnceValue(t *testing.T) {
 				return note, tx.Create(&note).Error
 			})
 			noError(t, err)
-			leasetest.Equal(t, "the value", note, Note{ID: 7})
-			leasetest.Equal(t, "it is first", first, i == 0)
+			testdb.Equal(t, "the value", note, Note{ID: 7})
+			testdb.Equal(t, "it is first", first, i == 0)
 		}
 		_, first, err := lockgorm.OnceValue(db, onceKey(), func(tx *gorm.DB) (func(), error) { return nil, tx.Create(&Note{ID: 1}).Error })
 		wantError(t, "a function", err, txlock.ErrResult)
-		leasetest.Equal(t, "a function is first", first, false)
+		testdb.Equal(t, "a function is first", first, false)
 		e.wantRows(t, "all", 1, "Note", "1 = 1")
 		_, _, err = lockgorm.OnceValue[int](db, key, nil)
 		wantFailure(t, "nil function", err)
@@ -290,7 +290,7 @@ func TestOnceHandler(t *testing.T) {
 			r.Header.Set("Idempotency-Key", key)
 			lockgorm.OnceHandler(db, handler, idempotency.KeyRequired()).ServeHTTP(w, r)
 			status = http.StatusCreated
-			leasetest.Equal(t, "the status of request "+strconv.Itoa(i), w.Code, want)
+			testdb.Equal(t, "the status of request "+strconv.Itoa(i), w.Code, want)
 		}
 		n := e.count(t, "Note", "1 = 1")
 		testdb.ErrorIf(t, n != 1 || calls != 2 || lockgorm.TxOf(t.Context()) != nil, "%d notes of %d calls", n, calls)
@@ -378,7 +378,7 @@ func TestOwnTransaction(t *testing.T) {
 			noError(t, tx.Session(&gorm.Session{}).Delete(&Parcel{}, id).Error)
 			noError(t, tx.Model(&Order{ID: id}).Update("n", 3).Error)
 			err := tx.Session(&gorm.Session{NewDB: true}).Raw("SELECT @mine").Scan(&mine).Error
-			leasetest.Equal(t, "the session's variable", mine, 5)
+			testdb.Equal(t, "the session's variable", mine, 5)
 			return err
 		}))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -632,7 +632,7 @@ func besideEverything(t *testing.T, e *env, level sql.IsolationLevel) {
 		}))
 		var sum int64
 		noError(t, e.Admin().QueryRowContext(context.Background(), "SELECT SUM(n) FROM "+table).Scan(&sum))
-		leasetest.Equal(t, what+": the rows, of what was added", sum, added.Load())
+		testdb.Equal(t, what+": the rows, of what was added", sum, added.Load())
 		if n := e.deadlocks(t) - before; len(writes) == moves && n > 0 && level != sql.LevelSerializable { // where reads lock
 			t.Errorf("%s: %d deadlocks where no row moves", what, n)
 		}

@@ -12,7 +12,6 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -52,7 +51,7 @@ func TestTrips(t *testing.T) {
 			one(func() error { return db.Transaction(func(*gorm.DB) error { return nil }) }),
 		}
 		want := [...]int{without + begin, without + 2*begin, without + 2*begin, 0}
-		leasetest.Equal(t, "Transaction, at READ COMMITTED, Optimistic, and without statements", got, want)
+		testdb.Equal(t, "Transaction, at READ COMMITTED, Optimistic, and without statements", got, want)
 		noError(t, db.Use(lockgorm.New()))
 		note := Note{ID: newID(), N: 100}
 		noError(t, db.Create(&note).Error)
@@ -90,7 +89,7 @@ func TestTripsOfConditions(t *testing.T) {
 		db, trips := e.counting(t, 2)
 		noError(t, db.Use(lockgorm.New()))
 		// Both are opened before, which a busy machine may not do while the rows are read beside a transaction.
-		one, other := leasetest.Got(poolOf(t, db).Conn(t.Context()))(t), leasetest.Got(poolOf(t, db).Conn(t.Context()))(t)
+		one, other := testdb.Got(poolOf(t, db).Conn(t.Context()))(t), testdb.Got(poolOf(t, db).Conn(t.Context()))(t)
 		noError(t, errors.Join(one.Close(), other.Close()))
 		id := newID()
 		noError(t, db.Create([]*Parcel{{ID: id, N: id}, {ID: id + 1, N: id}}).Error)
@@ -109,7 +108,7 @@ func TestTripsOfConditions(t *testing.T) {
 					took[i] = trips.Count() + tripsOfPlain.Count() - before
 				}
 			}
-			leasetest.Equal(t, what+": more round trips than without the plugin", took[1]-took[0], want)
+			testdb.Equal(t, what+": more round trips than without the plugin", took[1]-took[0], want)
 		}
 		without := e.Engine() == testdb.MySQL && testdb.WithoutProcedures()
 		for what, c := range map[string]struct{ rows, keys int }{"id = ?": {0, 1}, "id IN (?, 77)": {0, 2}, "n = ?": {2, 2}, "n = - ?": {2, 0}} {
@@ -198,7 +197,7 @@ func TestCommitWithRefused(t *testing.T) {
 
 func scopeOf(t *testing.T, tx *gorm.DB) *txlock.Scope {
 	t.Helper()
-	return leasetest.Got(lockgorm.Join(tx))(t)
+	return testdb.Got(lockgorm.Join(tx))(t)
 }
 
 var (
@@ -237,7 +236,7 @@ func TestWaitForItself(t *testing.T) {
 // send sends a statement in a transaction that is not prepared: servers prepare no SAVEPOINT.
 func send(t *testing.T, tx *gorm.DB, text string) {
 	t.Helper()
-	pool := leasetest.Got(lockgorm.SQLTx(tx))(t)
+	pool := testdb.Got(lockgorm.SQLTx(tx))(t)
 	noError(t, testdb.Err(pool.ExecContext(tx.Statement.Context, text)))
 }
 
@@ -365,12 +364,12 @@ func TestCommitWithNotUndone(t *testing.T) {
 func (e *env) deadlock(t *testing.T, tx *gorm.DB) error {
 	t.Helper()
 	table := e.names.tables["Note"]
-	rival := leasetest.Got(e.Admin().BeginTx(t.Context(), nil))(t)
+	rival := testdb.Got(e.Admin().BeginTx(t.Context(), nil))(t)
 	defer func() { _ = rival.Rollback() }()
 	var first, last int64
 	for i := range 20 {
-		result := leasetest.Got(e.Admin().ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)"))(t)
-		last = leasetest.Got(result.LastInsertId())(t)
+		result := testdb.Got(e.Admin().ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)"))(t)
+		last = testdb.Got(result.LastInsertId())(t)
 		if i == 0 {
 			first = last
 		}

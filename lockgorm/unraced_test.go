@@ -17,7 +17,6 @@ import (
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
@@ -108,7 +107,7 @@ func TestVersionOfEveryUpdate(t *testing.T) {
 					mine = load(t, db, d.ID)
 					noError(t, db.Delete(load(t, db, d.ID)).Error)
 					wantError(t, what+" of a deleted row", write(db, mine).Error, gorm.ErrRecordNotFound)
-					leasetest.Equal(t, what+" of a deleted row, version", mine.Version, touched)
+					testdb.Equal(t, what+" of a deleted row, version", mine.Version, touched)
 					e.wantRows(t, what+" of a deleted row", 0, "Doc", "id = ?", d.ID)
 				}
 			}
@@ -213,7 +212,7 @@ func TestVersionColumnTooSmall(t *testing.T) {
 				}
 				fresh := new(Doc)
 				noError(t, db.Table(table).First(fresh, d.ID).Error)
-				leasetest.Equal(t, fmt.Sprintf("%s: after %d", kind, version), [2]int64{int64(fresh.Version), fresh.N}, [2]int64{int64(d.Version), 3})
+				testdb.Equal(t, fmt.Sprintf("%s: after %d", kind, version), [2]int64{int64(fresh.Version), fresh.N}, [2]int64{int64(d.Version), 3})
 			}
 		}
 	})

@@ -14,7 +14,6 @@ import (
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -98,18 +97,18 @@ func TestKeepVersion(t *testing.T) {
 		noError(t, keep.Create(graph).Error)
 		e.wantRows(t, "a child has another version than it carries", 1, "Page", "id = ? AND row_version = 19", graph.Pages[0].ID)
 		wantFailure(t, "an import of what is there", keep.Create(graph).Error)
-		leasetest.Equal(t, "its version", graph.Version, 18)
+		testdb.Equal(t, "its version", graph.Version, 18)
 		noError(t, db.Model(one).Update("n", 5).Error)
 		wantError(t, "an upsert", keep.Clauses(clause.OnConflict{UpdateAll: true}).Create(&Doc{ID: id, Version: 12}).Error, lockgorm.ErrVersion)
 
 		// What the callbacks have changed in the statement is restored.
 		values = map[string]any{"id": newID()}
 		noError(t, db.Model(&Doc{}).Create(values).Error)
-		leasetest.Equal(t, "values of the caller's map", len(values), 1)
+		testdb.Equal(t, "values of the caller's map", len(values), 1)
 		values = map[string]any{"id": newID(), "version": 15}
 		chain := db.Model(&Doc{}).Select("id").Omit("version")
 		noError(t, chain.Create(values).Error)
-		leasetest.Equal(t, "afterwards", fmt.Sprint(values["version"], chain.Statement.Selects, chain.Statement.Omits), "15 [id] [version]")
+		testdb.Equal(t, "afterwards", fmt.Sprint(values["version"], chain.Statement.Selects, chain.Statement.Omits), "15 [id] [version]")
 		s := &Sheet{ID: newID()}
 		noError(t, db.Create(s).Error)
 		upserts := always(func(tx *gorm.DB) { tx.Statement.AddClause(clause.OnConflict{UpdateAll: true}) })
@@ -282,7 +281,7 @@ func TestUpdateOfNothing(t *testing.T) {
 		}
 		e.wantRows(t, "a page was linked to a stale doc", pages, "Page", "TRUE")
 		noError(t, db.Model(d).Clauses(lockgorm.AnyVersion).Updates(map[string]any{}).Error)
-		leasetest.Equal(t, "the version, where nothing was sent", d.Version, first)
+		testdb.Equal(t, "the version, where nothing was sent", d.Version, first)
 	}))
 }
 
@@ -321,7 +320,7 @@ func refuses(t *testing.T, what string, db *gorm.DB, want error, write func(tx *
 	t.Helper()
 	sent := watch(db)
 	wantError(t, what, write(sent.db), want)
-	leasetest.Equal(t, what+": statements", sent.n, 0)
+	testdb.Equal(t, what+": statements", sent.n, 0)
 }
 
 // Plan is a table that AutoMigrate makes.
@@ -379,7 +378,7 @@ func TestVersionMigrates(t *testing.T) {
 				"%s: %s, nullable %s", name, kind, nullable)
 			before := log.with("ALTER")
 			noError(t, db.AutoMigrate(model))
-			leasetest.Equal(t, name+": AutoMigrate again alters the table", log.with("ALTER"), before)
+			testdb.Equal(t, name+": AutoMigrate again alters the table", log.with("ALTER"), before)
 		}
 		db := e.openPlugin(t)
 		e.names.tables["TwoVersions"] = "nowhere"
@@ -410,7 +409,7 @@ func TestVersionOfCompositeKeys(t *testing.T) {
 		wantError(t, "a deleted row", on().Model(&seats[1]).Update("guest", "y").Error, gorm.ErrRecordNotFound)
 		var left []Seat
 		noError(t, on().Order("hall").Find(&left).Error)
-		leasetest.Equal(t, "left", fmt.Sprint(left), fmt.Sprint([]Seat{seats[0], seats[2]}))
+		testdb.Equal(t, "left", fmt.Sprint(left), fmt.Sprint([]Seat{seats[0], seats[2]}))
 	}))
 }
 
@@ -434,7 +433,7 @@ func TestOptimisticOfGORM(t *testing.T) {
 				}
 				return lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error { return nil })
 			}, &sql.TxOptions{Isolation: level}))
-			leasetest.Equal(t, "runs", runs, 3)
+			testdb.Equal(t, "runs", runs, 3)
 		}
 		e.wantRows(t, "two updates were committed, the row shows others", 1, "Note", "n = 2")
 		key := e.ensured(t)
@@ -446,7 +445,7 @@ func TestOptimisticOfGORM(t *testing.T) {
 				return lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error { return nil })
 			})
 			wantError(t, "nested", err, txlock.ErrConflict)
-			leasetest.Equal(t, "runs of the nested one", runs, 1)
+			testdb.Equal(t, "runs of the nested one", runs, 1)
 			return nil
 		}))
 		e.wantRows(t, "the savepoint was not rolled back", 1, "Note", "n = 2")

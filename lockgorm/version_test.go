@@ -13,7 +13,6 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -147,7 +146,7 @@ func TestVersionOfDeletes(t *testing.T) {
 			first := d.Version
 			touch(t, db, d.ID)
 			wantError(t, name+" of a lost race", remove(db, d).Error, txlock.ErrConflict)
-			leasetest.Equal(t, name+" of a lost race, the version", d.Version, first)
+			testdb.Equal(t, name+" of a lost race, the version", d.Version, first)
 			e.wantRows(t, name+" of a lost race", 1, "Doc", "id = ?", d.ID)
 			d = load(t, db, d.ID)
 			affects(t, name, remove(db, d), 1)
@@ -162,7 +161,7 @@ func TestVersionOfDeletes(t *testing.T) {
 		wantError(t, "a soft delete of a lost race", db.Delete(&stale).Error, txlock.ErrConflict)
 		before := *s
 		e.wantRows(t, "a soft delete of a lost race", 1, "Sheet", "version = ? AND deleted_at IS NULL", before.Version)
-		leasetest.Equal(t, "the version after a lost soft delete", stale.Version == before.Version, false)
+		testdb.Equal(t, "the version after a lost soft delete", stale.Version == before.Version, false)
 		noError(t, db.Delete(s).Error)
 		testdb.ErrorIf(t, s.Version <= before.Version || e.count(t, "Sheet", "id = ? AND version = ? AND deleted_at IS NOT NULL", id, s.Version) != 1,
 			"after a soft delete: %+v", *s)
@@ -187,7 +186,7 @@ func TestVersionOfBatches(t *testing.T) {
 		noError(t, db.Model(&docs[1]).Update("n", 1).Error)
 		noError(t, db.Model(&docs).Update("n", 2).Error)
 		before := versions()
-		leasetest.Equal(t, "versions after a batch", before, rows())
+		testdb.Equal(t, "versions after a batch", before, rows())
 		e.wantRows(t, "after a batch", 3, "Doc", "n = 2")
 		touch(t, db, docs[1].ID)
 		touched := rows()
@@ -196,7 +195,7 @@ func TestVersionOfBatches(t *testing.T) {
 			"delete": func() error { return db.Delete(&docs).Error },
 		} {
 			wantError(t, name+" with a lost race", write(), txlock.ErrConflict)
-			leasetest.Equal(t, name+" with a lost race, versions", [2]string{versions(), rows()}, [2]string{before, touched})
+			testdb.Equal(t, name+" with a lost race, versions", [2]string{versions(), rows()}, [2]string{before, touched})
 			e.wantRows(t, name+" with a lost race", 3, "Doc", "n = 2")
 		}
 		docs[1] = *load(t, db, docs[1].ID)
@@ -204,7 +203,7 @@ func TestVersionOfBatches(t *testing.T) {
 		noError(t, db.Delete(load(t, db, docs[2].ID)).Error)
 		wantError(t, "a batch with a row that is gone", db.Model(&docs).Update("n", 9).Error, gorm.ErrRecordNotFound)
 		wantError(t, "a delete with a row that is gone", db.Delete(&docs).Error, gorm.ErrRecordNotFound)
-		leasetest.Equal(t, "versions with a row that is gone", versions(), before)
+		testdb.Equal(t, "versions with a row that is gone", versions(), before)
 		e.wantRows(t, "with a row that is gone", 2, "Doc", "n = 2")
 		auto := used(t, e.open(t, func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true }))
 		wantError(t, "a batch in autocommit", auto.Model(&docs).Update("n", 9).Error, txlock.ErrNoTransaction)
@@ -269,7 +268,7 @@ func TestVersionIsNeeded(t *testing.T) {
 		expression := gorm.Expr("5 WHERE id = 0 OR version = 1 -- ")
 		wantError(t, "in an expression", db.Model(d).Update("n", expression).Error, lockgorm.ErrVersion)
 		e.is(t, "after all", d, first, 0)
-		leasetest.Equal(t, "versions", [2]lockgorm.Version{partly.Version, d.Version}, [2]lockgorm.Version{0, first})
+		testdb.Equal(t, "versions", [2]lockgorm.Version{partly.Version, d.Version}, [2]lockgorm.Version{0, first})
 	}))
 }
 
@@ -280,7 +279,7 @@ func TestVersionWithoutThePlugin(t *testing.T) {
 		e.Exec(t, "INSERT INTO "+e.names.tables["Sheet"]+" (id) VALUES (7)")
 		d, s := load(t, db, 7), new(Sheet)
 		noError(t, db.First(s, 7).Error)
-		leasetest.Equal(t, "loaded versions", [2]lockgorm.Version{d.Version, s.Version}, [2]lockgorm.Version{1, 1})
+		testdb.Equal(t, "loaded versions", [2]lockgorm.Version{d.Version, s.Version}, [2]lockgorm.Version{1, 1})
 		for what, err := range map[string]error{
 			"Create": db.Create(&Doc{}).Error, "Save": db.Save(d).Error, "Update": db.Model(d).Update("n", 9).Error,
 			"Delete": db.Delete(d).Error, "a soft Delete": db.Delete(s).Error,
@@ -289,7 +288,7 @@ func TestVersionWithoutThePlugin(t *testing.T) {
 		}
 		wantFailure(t, "AnyVersion", db.Model(d).Clauses(lockgorm.AnyVersion).Update("n", 9).Error)
 		e.is(t, "after all", d, 1, 0)
-		leasetest.Equal(t, "its version", d.Version, 1)
+		testdb.Equal(t, "its version", d.Version, 1)
 		e.wantRows(t, "all", 1, "Doc", "TRUE")
 		e.wantRows(t, "all", 1, "Sheet", "deleted_at IS NULL")
 	})
@@ -348,7 +347,7 @@ func TestVersionInMemory(t *testing.T) {
 				return broken
 			})
 			wantError(t, name, write(fails), broken)
-			leasetest.Equal(t, name+" after the rollback", d.Version, first)
+			testdb.Equal(t, name+" after the rollback", d.Version, first)
 			e.is(t, name, d, first, 0)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -358,7 +357,7 @@ func TestVersionInMemory(t *testing.T) {
 		fails := withHook(db, func(*gorm.DB, int64) error { return broken })
 		unsaved := &Doc{}
 		wantError(t, "Create", fails.Create(unsaved).Error, broken)
-		leasetest.Equal(t, "the version after a create that was rolled back", unsaved.Version, 0)
+		testdb.Equal(t, "the version after a create that was rolled back", unsaved.Version, 0)
 		e.wantRows(t, "after a create that was rolled back", 1, "Doc", "TRUE")
 		dry := db.Session(&gorm.Session{DryRun: true})
 		text := dry.Create(unsaved).Statement.SQL.String() + dry.Model(d).Update("n", 5).Statement.SQL.String()
@@ -375,12 +374,12 @@ func TestVersionInMemory(t *testing.T) {
 
 func TestVersionWritesAndReads(t *testing.T) {
 	t.Parallel()
-	text := leasetest.Got(json.Marshal(Author{ID: 1, Version: 7}))(t)
-	leasetest.Equal(t, "JSON", string(text), `{"ID":1,"Name":"","Version":7}`)
+	text := testdb.Got(json.Marshal(Author{ID: 1, Version: 7}))(t)
+	testdb.Equal(t, "JSON", string(text), `{"ID":1,"Name":"","Version":7}`)
 	v := lockgorm.Version(3)
 	for _, value := range []any{int64(7), uint64(7), []byte("7"), "7", nil} {
 		noError(t, v.Scan(value))
-		leasetest.Equal(t, fmt.Sprintf("%T", value), v, map[bool]lockgorm.Version{true: 0, false: 7}[value == nil])
+		testdb.Equal(t, fmt.Sprintf("%T", value), v, map[bool]lockgorm.Version{true: 0, false: 7}[value == nil])
 	}
 	for _, bad := range []any{int64(-1), "x", []byte(""), 1.5, true} {
 		wantFailure(t, fmt.Sprintf("%T %v", bad, bad), v.Scan(bad))
@@ -568,7 +567,7 @@ func TestVersionOfTheSameRowTwice(t *testing.T) {
 			docs := batch(d)
 			noError(t, db.Model(docs).Update("n", 5).Error)
 			if values, ok := docs.(*[]Doc); ok {
-				leasetest.Equal(t, name, (*values)[0].Version, (*values)[1].Version)
+				testdb.Equal(t, name, (*values)[0].Version, (*values)[1].Version)
 				*d = (*values)[1]
 			}
 			e.is(t, name, d, d.Version, 5)

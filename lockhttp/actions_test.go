@@ -19,7 +19,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockhttp"
 	"github.com/dca00107/lockstep/txlock"
@@ -45,17 +44,17 @@ var (
 func (s *stage) form(page, verb, has string, header http.Header) url.Values {
 	s.Helper()
 	_, body, _ := s.sure(func() (int, string, http.Header) {
-		r := leasetest.Got(http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+page, nil))(s)
+		r := testdb.Got(http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+page, nil))(s)
 		r.Header = header.Clone()
 		answer, err := http.DefaultClient.Do(r)
-		leasetest.Must(s, err)
+		testdb.Must(s, err)
 		return s.read(answer)
 	})
 	for _, form := range forms.FindAllStringSubmatch(body, -1) {
 		if form[1] != verb || !strings.Contains(form[0], has) {
 			continue
 		}
-		values := leasetest.Got(url.ParseQuery(html.UnescapeString(form[2])))(s)
+		values := testdb.Got(url.ParseQuery(html.UnescapeString(form[2])))(s)
 		for _, field := range fields.FindAllStringSubmatch(form[0], -1) {
 			values.Set(field[1], html.UnescapeString(field[2]))
 		}
@@ -79,9 +78,9 @@ func TestActions(t *testing.T) {
 		s := open(t, db, lockhttp.Authorize(operator), lockhttp.MaskKeys(mask))
 		ctx := t.Context()
 		m := s.manager()
-		held := leasetest.Got(m.Acquire(ctx, txlock.Named("report")))(s)
-		reader := leasetest.Got(m.AcquireShared(ctx, txlock.Named("catalog")))(s)
-		untouchable := leasetest.Got(m.Acquire(ctx, txlock.Named("untouchable")))(s)
+		held := testdb.Got(m.Acquire(ctx, txlock.Named("report")))(s)
+		reader := testdb.Got(m.AcquireShared(ctx, txlock.Named("catalog")))(s)
+		untouchable := testdb.Got(m.Acquire(ctx, txlock.Named("untouchable")))(s)
 		tx := s.lock(txlock.Named("order:42"))
 		session := testdb.ConnID(t, tx)
 		s.shows("locks", "masked o")
@@ -122,11 +121,11 @@ func TestActions(t *testing.T) {
 		s.posts("releasing a reader", "release", s.form("key?key=masked+c", "release", "reader", alice), alice, 303, "")
 		wants(t, "a released reader renews", reader.Renew(ctx), txlock.ErrLost)
 		s.posts("ending a session", "release", end, alice, 303, "")
-		leasetest.Fails(t, "the session that was to be ended", testdb.Err(tx.ExecContext(context.WithoutCancel(ctx), "DO 1")))
+		testdb.Fails(t, "the session that was to be ended", testdb.Err(tx.ExecContext(context.WithoutCancel(ctx), "DO 1")))
 		db.WaitGone(t, session) // the server rolls back a moment later
 		s.posts("ending it again", "release", end, alice, 409, "")
 		s.must(untouchable.Release(ctx))
-		leasetest.Says(t, "the log", s.log.String(),
+		testdb.Says(t, "the log", s.log.String(),
 			`msg="lockhttp: release" who=alice`, "key=report lease=true", "key=order:42 lease=false", `msg="lockhttp: ask" who=alice`,
 			`level=WARN msg="lockhttp: release was not done" who=alice`, "cross-origin",
 		)
@@ -137,7 +136,7 @@ func TestActions(t *testing.T) {
 func TestReadOnly(t *testing.T) {
 	onEach(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db)
-		held := leasetest.Got(s.manager().Acquire(t.Context(), txlock.Named("report")))(s)
+		held := testdb.Got(s.manager().Acquire(t.Context(), txlock.Named("report")))(s)
 		body := s.shows("key?key=report", "report")
 		testdb.ErrorIf(t, strings.Contains(body, "method=\"post\""), "a page that is read-only has a form")
 		form := url.Values{"key": {"report"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"1"}}
@@ -169,7 +168,7 @@ func TestJobsBehindDDL(t *testing.T) {
 		s := open(t, db, lockhttp.MaskKeys(func(key string) string { return "masked " + key[:1] }))
 		s.job(s.manager())
 		s.shows("jobs", "masked n", "failed")
-		conn := leasetest.Got(db.Admin().Conn(t.Context()))(s)
+		conn := testdb.Got(db.Admin().Conn(t.Context()))(s)
 		defer func() { _ = conn.Close() }()
 		s.must(testdb.Err(conn.ExecContext(t.Context(), "LOCK TABLES lockstep_jobs WRITE")))
 		s.shows("jobs", "The jobs were read ", " s ago", "masked n", "jobs are not known")
@@ -214,7 +213,7 @@ func TestJobActions(t *testing.T) {
 			s.shows(s.posts(verb, verb, form, alice, 303, ""), says)
 		}
 		codes := make(chan int)
-		row := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(s)
+		row := testdb.Got(db.Admin().BeginTx(t.Context(), nil))(s)
 		s.must(testdb.Err(row.ExecContext(t.Context(), "SELECT 1 FROM lockstep_jobs WHERE name = 'nightly' FOR UPDATE")))
 		for range 2 {
 			go func() {
@@ -241,7 +240,7 @@ func TestJobActions(t *testing.T) {
 		s.posts("a second request", "run", request, alice, 409, "")
 		db.Exec(t, "UPDATE lockstep_jobs SET schedule = '', run_us = 0 WHERE name = 'nightly'")
 		s.posts("a request that no process would see", "run", request, alice, 409, "no process would see the request")
-		leasetest.Says(t, "the log", s.log.String(),
+		testdb.Says(t, "the log", s.log.String(),
 			`msg="lockhttp: pause" who=alice`, "key=nightly lease=false", `level=WARN msg="lockhttp: run was not done" who=alice`)
 		testdb.ErrorIf(t, strings.Contains(s.log.String(), "lease=true"), "a job is told to be a lease:\n%s", s.log)
 	})
@@ -293,20 +292,20 @@ func open(t *testing.T, db *testdb.DB, opts ...lockhttp.Option) *stage {
 	return s
 }
 
-func (s *stage) must(err error) { s.Helper(); leasetest.Must(s, err) }
+func (s *stage) must(err error) { s.Helper(); testdb.Must(s, err) }
 
 // get returns an answer.
 func (s *stage) get(path string) (int, string, http.Header) {
 	s.Helper()
 	answer, err := http.Get(s.url + path)
-	leasetest.Must(s, err)
+	testdb.Must(s, err)
 	return s.read(answer)
 }
 
 func (s *stage) read(answer *http.Response) (int, string, http.Header) {
 	s.Helper()
 	defer answer.Body.Close()
-	body := leasetest.Got(io.ReadAll(answer.Body))(s)
+	body := testdb.Got(io.ReadAll(answer.Body))(s)
 	return answer.StatusCode, string(body), answer.Header
 }
 
@@ -360,11 +359,11 @@ func (s *stage) post(verb string, form url.Values, header http.Header) (int, str
 	s.Helper()
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return s.sure(func() (int, string, http.Header) {
-		r := leasetest.Got(http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+verb, strings.NewReader(form.Encode())))(s)
+		r := testdb.Got(http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+verb, strings.NewReader(form.Encode())))(s)
 		r.Header = header.Clone()
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		answer, err := client.Do(r)
-		leasetest.Must(s, err)
+		testdb.Must(s, err)
 		return s.read(answer)
 	})
 }
@@ -392,9 +391,9 @@ func (s *stage) begin() (*sql.Tx, *txlock.Scope) { s.Helper(); return s.beginOn(
 
 func (s *stage) beginOn(pool *sql.DB) (*sql.Tx, *txlock.Scope) {
 	s.Helper()
-	tx := leasetest.Got(pool.BeginTx(s.Context(), nil))(s)
+	tx := testdb.Got(pool.BeginTx(s.Context(), nil))(s)
 	s.Cleanup(func() { _ = tx.Rollback() })
-	return tx, leasetest.Got(txlock.Join(s.Context(), tx))(s)
+	return tx, testdb.Got(txlock.Join(s.Context(), tx))(s)
 }
 
 // lock takes a lock, and returns its transaction.
@@ -417,7 +416,7 @@ func (s *stage) waits(key txlock.Key) {
 
 func (s *stage) manager(opts ...lease.ManagerOption) *lease.Manager {
 	s.Helper()
-	m := leasetest.Got(lease.NewManager(s.pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, opts...)...))(s)
+	m := testdb.Got(lease.NewManager(s.pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, opts...)...))(s)
 	s.Cleanup(func() {
 		err := m.Close(context.Background())
 		testdb.ErrorIf(s, err != nil && !errors.Is(err, txlock.ErrLost), "close the manager: %v", err)
@@ -428,6 +427,6 @@ func (s *stage) manager(opts ...lease.ManagerOption) *lease.Manager {
 // acquire takes a lease until the end of the test.
 func (s *stage) acquire(m *lease.Manager, key txlock.Key) {
 	s.Helper()
-	l := leasetest.Got(m.Acquire(s.Context(), key))(s)
+	l := testdb.Got(m.Acquire(s.Context(), key))(s)
 	s.Cleanup(func() { _ = l.Release(context.Background()) }) // which may be lost
 }

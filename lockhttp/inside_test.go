@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/ops"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -77,7 +76,7 @@ func TestHistory(t *testing.T) {
 		return strings.Join(words, " ")
 	}
 	news := [...]string{look(0, 1), look(time.Second, 1), look(time.Second, 2), look(time.Second, 0), look(time.Minute, 3)}
-	leasetest.Equal(t, "the news", news, [...]string{"", "", "held2 ended1", "ended2 held2 ended1", "ended2 held2 ended1"})
+	testdb.Equal(t, "the news", news, [...]string{"", "", "held2 ended1", "ended2 held2 ended1", "ended2 held2 ended1"})
 	if _, hour := h.events(at); len(hour) != 2 || hour[0].sample.grants < 0.4 || hour[0].sample.grants > 0.6 || hour[0].sample.most != 30 || hour[0].sample.counted != 3*time.Second || hour[0].sample.waits != 1 || hour[0].sample.longest != 3 || hour[0].sample.leases != 0 || hour[0].sample.over != 3*time.Second {
 		t.Errorf("the hour is %+v", hour)
 	}
@@ -99,7 +98,7 @@ func TestChart(t *testing.T) {
 		testdb.ErrorIf(t, got < want*0.999 || got > want*1.001, "%v is rounded to %v, not %v", v, got, want)
 	}
 	for v, want := range map[float64]string{0.0625: "0.0625", 99.95: "100", 442: "442", 20_000: "20000", 1_234_567.8: "1234568"} {
-		leasetest.Equal(t, fmt.Sprintf("how %v is written", v), number(v), want)
+		testdb.Equal(t, fmt.Sprintf("how %v is written", v), number(v), want)
 	}
 }
 
@@ -110,7 +109,7 @@ func TestVerb(t *testing.T) {
 		"": "", "lockstep LockNamed": "lockstep LockNamed", "lockstep x, 'secret'": "LOCKSTEP …", "update t SET a = 'secret'": "UPDATE …", "COMMIT": "COMMIT",
 		"/* secret */ SELECT 1": "…", "query GetOrder: SELECT 'secret'": "query GetOrder", "query GetOrder": "query GetOrder", "'secret'": "…",
 	} {
-		leasetest.Equal(t, fmt.Sprintf("how %q is shown", statement), verb(statement), want)
+		testdb.Equal(t, fmt.Sprintf("how %q is shown", statement), verb(statement), want)
 	}
 }
 
@@ -186,7 +185,7 @@ func TestAttention(t *testing.T) {
 	if want := "deadlock circle 3, no leader scheduler 0, no leader old 0, wait order:42 90, overdue job late 120, long job long 300, failing job broken 3600, prepared order:9 7, late lease report 25"; strings.Join(got, ", ") != want {
 		t.Errorf("there are %s, want %s", strings.Join(got, ", "), want)
 	}
-	leasetest.Says(t, "the texts", texts, "2 sessions waiting; held by session 3; held by session 8; and 1 more session", "2 processes on standby",
+	testdb.Says(t, "the texts", texts, "2 sessions waiting; held by session 3; held by session 8; and 1 more session", "2 processes on standby",
 		"no process stands for election", "overdue by 2m0s", "too long by 1m0s", "failed 3 times in 1h0m: no paper")
 	rows := c.attentionTable(nil)
 	testdb.ErrorIf(t, len(rows.Rows) != 0 || !strings.HasPrefix(rows.Empty, "Nothing:"), "nothing is shown as %+v", rows)
@@ -268,7 +267,7 @@ func TestAgo(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0 s ago", 59 * time.Second: "59 s ago", 3*time.Minute + 50*time.Second: "3 m ago", 26 * time.Hour: "1 d ago", 5 * time.Hour: "5 h ago", -90 * time.Second: "in 1 m",
 	} {
-		leasetest.Equal(t, fmt.Sprintf("how %v is written", d), ago(d), want)
+		testdb.Equal(t, fmt.Sprintf("how %v is written", d), ago(d), want)
 	}
 	c := &call{content: content{Picture: &ops.Picture{Taken: time.Date(2026, 11, 23, 3, 12, 0, 0, time.UTC)}}}
 	at := c.at(time.Date(2026, 11, 23, 3, 9, 0, 0, time.UTC))

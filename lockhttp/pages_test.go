@@ -96,7 +96,7 @@ func TestPages(t *testing.T) {
 
 		for page, want := range map[string]int{"": 200, "style.css": 200, "live.js": 200, "nothing": 404, "page.css": 404, "nothing.json": 404} {
 			code, _, header := s.get(page)
-			leasetest.Equal(t, "the answer to "+page, code, want)
+			testdb.Equal(t, "the answer to "+page, code, want)
 			policy := header.Get("Content-Security-Policy")
 			if !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "script-src 'self'") || strings.Contains(policy, "unsafe") || header.Get("X-Content-Type-Options") != "nosniff" {
 				t.Errorf("%s has the headers %v", page, header)
@@ -113,7 +113,7 @@ func TestPages(t *testing.T) {
 // job runs a job that fails.
 func (s *stage) job(m *lease.Manager) {
 	s.Helper()
-	jobs := leasetest.Got(job.New(s.pool, m, job.InstanceName("web-1:4711")))(s)
+	jobs := testdb.Got(job.New(s.pool, m, job.InstanceName("web-1:4711")))(s)
 	fire := errors.New("the printer is on fire")
 	if _, err := jobs.Tick(s.Context(), txlock.Named("nightly"), time.Now().Add(-time.Minute), func(context.Context, time.Time) error { return fire }); !errors.Is(err, fire) {
 		s.Fatalf("the job fails with %v", err)
@@ -126,7 +126,7 @@ func (s *stage) elect() {
 	ctx, cancel := context.WithCancel(s.Context())
 	ended, leads := make(chan error, 2), make(chan struct{}, 2)
 	for _, name := range []string{"process a", "process a2"} {
-		e := leasetest.Got(elect.New(s.manager(lease.WithLabel(name)), txlock.Named("scheduler"), elect.InstanceName(name)))(s)
+		e := testdb.Got(elect.New(s.manager(lease.WithLabel(name)), txlock.Named("scheduler"), elect.InstanceName(name)))(s)
 		go func() {
 			ended <- e.Run(ctx, func(ctx context.Context, _ *elect.Term) error { leads <- struct{}{}; <-ctx.Done(); return nil })
 		}()
@@ -235,7 +235,7 @@ func (s *stage) live(page string, times chan<- string) error {
 		return err
 	}
 	defer answer.Body.Close()
-	leasetest.Equal(s, "the type of a stream", answer.Header.Get("Content-Type"), "text/event-stream")
+	testdb.Equal(s, "the type of a stream", answer.Header.Get("Content-Type"), "text/event-stream")
 	lines := bufio.NewScanner(answer.Body)
 	for lines.Buffer(nil, 1<<20); lines.Scan(); {
 		if event := summary.FindStringSubmatch(lines.Text()); event != nil {
@@ -245,7 +245,7 @@ func (s *stage) live(page string, times chan<- string) error {
 	return lines.Err()
 }
 
-var wants = leasetest.Wants
+var wants = testdb.Wants
 
 // nowhere is a pool of a server that doesn't answer.
 func nowhere(t *testing.T) *sql.DB {
@@ -257,7 +257,7 @@ func nowhere(t *testing.T) *sql.DB {
 func TestNew(t *testing.T) {
 	t.Parallel()
 	_, err := lockhttp.New(nil)
-	leasetest.Fails(t, "New(nil)", err, "needs a *sql.DB")
+	testdb.Fails(t, "New(nil)", err, "needs a *sql.DB")
 	pool := nowhere(t)
 	for name, option := range map[string]lockhttp.Option{
 		"MaskKeys": lockhttp.MaskKeys(nil), "MaskNotes": lockhttp.MaskNotes(nil), "Authorize": lockhttp.Authorize(nil), "Log": lockhttp.Log(nil), "Events": lockhttp.Events(nil),
@@ -275,7 +275,7 @@ type unflushed struct{ http.ResponseWriter }
 // what is written.
 func TestServerIsDown(t *testing.T) {
 	t.Parallel()
-	pages := leasetest.Got(lockhttp.New(nowhere(t)))(t)
+	pages := testdb.Got(lockhttp.New(nowhere(t)))(t)
 	defer pages.Close()
 	answers := func(method, path, accept string, code int, says string) {
 		t.Helper()
@@ -316,7 +316,7 @@ func TestMaskPanics(t *testing.T) {
 		s.must(tx.Commit())
 		s.shows("locks", "No locks are held.")
 		s.pages.Close()
-		leasetest.Says(t, "the log", s.log.String(), "slice bounds out of range")
+		testdb.Says(t, "the log", s.log.String(), "slice bounds out of range")
 	})
 }
 
@@ -327,7 +327,7 @@ func TestLineBreaksInKeys(t *testing.T) {
 		s := open(t, db, lockhttp.Authorize(operator))
 		m := s.manager()
 		for _, name := range []string{"a\nb", "a\r\nb", "a\rb\n"} {
-			held := leasetest.Got(m.Acquire(t.Context(), txlock.Named(name)))(s)
+			held := testdb.Got(m.Acquire(t.Context(), txlock.Named(name)))(s)
 			page := "key?" + url.Values{"key": {name}}.Encode()
 			var release url.Values
 			testdb.Await(time.Minute, func() bool {
@@ -351,7 +351,7 @@ func TestLineBreaksInKeys(t *testing.T) {
 func TestUnseen(t *testing.T) {
 	onEach(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db)
-		few := leasetest.Got(lockhttp.New(db.Connect(t)))(s) // without PROCESS
+		few := testdb.Got(lockhttp.New(db.Connect(t)))(s) // without PROCESS
 		t.Cleanup(few.Close)
 		const condition = "as far as can be seen"
 		asFew := func(path string) string {
@@ -370,7 +370,7 @@ func TestUnseen(t *testing.T) {
 			}
 		}
 		for path, none := range map[string]string{"leases": "No leases are held.", "leaders": "No process leads.", "jobs": "There are no jobs."} { // which need less
-			leasetest.Says(t, path+" without PROCESS", asFew(path), none)
+			testdb.Says(t, path+" without PROCESS", asFew(path), none)
 		}
 	})
 }
@@ -395,7 +395,7 @@ func TestServerGoes(t *testing.T) {
 			testdb.ErrorIf(t, code != http.StatusBadGateway || !strings.Contains(body, `"error": "The server doesn't answer. This was seen`) || !strings.Contains(body, `"taken"`),
 				"the JSON of %s is answered with %d: %s", page, code, body)
 			_, body, _ = s.get(page + "?key=order:42")
-			leasetest.Says(t, page, body, "The server doesn&#39;t answer. This was seen")
+			testdb.Says(t, page, body, "The server doesn&#39;t answer. This was seen")
 		}
 	})
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/bridge"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -26,7 +25,7 @@ import (
 // holderOf returns the connection that holds a key.
 func holderOf(t *testing.T, db *testdb.DB, key txlock.Key) int64 {
 	t.Helper()
-	all := leasetest.Got(txlock.Holders(t.Context(), newPool(t, db.Config(), false), key))(t)
+	all := testdb.Got(txlock.Holders(t.Context(), newPool(t, db.Config(), false), key))(t)
 	testdb.FatalIf(t, len(all) != 1, "the holders of %v are %+v", key, all)
 	return int64(all[0].Session)
 }
@@ -284,7 +283,7 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 		pool := newPool(t, db.AdminConfig(severalTexts), true)
 		pool.SetMaxIdleConns(-1) // what a case has set stays with its connection
 		check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
-		want := leasetest.Got(txlock.ReadVersion(t.Context(), pool, key))(t)
+		want := testdb.Got(txlock.ReadVersion(t.Context(), pool, key))(t)
 		holding(t, pool, key)
 		db.CreateProcedure(t, "begins_level", "START TRANSACTION")
 		level := db.Engine().LevelVariable()

@@ -15,7 +15,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -110,7 +109,7 @@ func TestFirstLockMakesItsRow(t *testing.T) {
 		tx := begin(t, conn, &sql.TxOptions{ReadOnly: true})
 		isError(t, "in a transaction that writes nothing", testdb.Err(join(t, tx).Lock(t.Context(), key)), txlock.ErrReadOnly)
 		check(t, tx.Rollback())
-		leasetest.Equal(t, "rows of a transaction that writes nothing", rowsOf(t, db, key), 0)
+		testdb.Equal(t, "rows of a transaction that writes nothing", rowsOf(t, db, key), 0)
 	})
 }
 
@@ -124,7 +123,7 @@ func TestFirstSharedLock(t *testing.T) {
 			if !makesBefore(db) {
 				return
 			}
-			leasetest.Equal(t, "rows while the lock is held", rowsOf(t, db, key), 1)
+			testdb.Equal(t, "rows while the lock is held", rowsOf(t, db, key), 1)
 		}
 	})
 }
@@ -142,7 +141,7 @@ func TestChosenIsForOneTransaction(t *testing.T) {
 			for _, options := range []*sql.TxOptions{nil, {ReadOnly: true}} {
 				conn := takeConn(t, newPool(t, db.Config(), true))
 				exec(t, conn, "SET TRANSACTION READ ONLY")
-				tx := leasetest.Got(conn.BeginTx(t.Context(), options))(t)
+				tx := testdb.Got(conn.BeginTx(t.Context(), options))(t)
 				if first.verb != "" {
 					isError(t, first.verb+" in a transaction that writes nothing", verbs[first.verb](t.Context(), join(t, tx), first.key), txlock.ErrReadOnly)
 					_, err := tx.ExecContext(t.Context(), insert)
@@ -174,7 +173,7 @@ func TestFirstLockAfterSet(t *testing.T) {
 		conn := takeConn(t, newPool(t, db.Config(), true))
 		exec(t, conn, "SET TRANSACTION READ WRITE")
 		for i, want := range []bool{false, true, true} {
-			leasetest.Equal(t, fmt.Sprintf("transaction %d: the row is there", i), lockNew(t, db, conn, uniqueKey(t, rand.Text()), "SET @transaction = 2"), want && makesBefore(db))
+			testdb.Equal(t, fmt.Sprintf("transaction %d: the row is there", i), lockNew(t, db, conn, uniqueKey(t, rand.Text()), "SET @transaction = 2"), want && makesBefore(db))
 		}
 	})
 }
@@ -188,7 +187,7 @@ func TestFirstLockOfARowThatIsGone(t *testing.T) {
 			db.Exec(t, "DELETE FROM lockstep_locks WHERE name = '"+key.String()+"'")
 		}
 		for i, want := range []bool{false, true} {
-			leasetest.Equal(t, fmt.Sprintf("transaction %d: the row is there", i), lockNew(t, db, conn, key, ""), want && makesBefore(db))
+			testdb.Equal(t, fmt.Sprintf("transaction %d: the row is there", i), lockNew(t, db, conn, key, ""), want && makesBefore(db))
 		}
 	})
 }
@@ -271,8 +270,8 @@ func told(t *testing.T, rows *sql.Rows, err error) string {
 		return err.Error()
 	}
 	defer func() { check(t, rows.Close()) }()
-	columns := leasetest.Got(rows.Columns())(t)
-	types := leasetest.Got(rows.ColumnTypes())(t)
+	columns := testdb.Got(rows.Columns())(t)
+	types := testdb.Got(rows.ColumnTypes())(t)
 	var all strings.Builder
 	for i, c := range columns {
 		fmt.Fprintf(&all, "%s %s, ", c, types[i].DatabaseTypeName())
@@ -368,8 +367,8 @@ func TestPreparedForLaterTransactions(t *testing.T) {
 		} {
 			pool := newPool(t, db.Config(oneSecond), true)
 			pool.SetMaxOpenConns(2)
-			first := leasetest.Got(pool.Conn(t.Context()))(t)
-			kept := leasetest.Got(pool.PrepareContext(t.Context(), "UPDATE "+table+" SET v = v + 1 WHERE id = 1"))(t)
+			first := testdb.Got(pool.Conn(t.Context()))(t)
+			kept := testdb.Got(pool.PrepareContext(t.Context(), "UPDATE "+table+" SET v = v + 1 WHERE id = 1"))(t)
 			prepared, err := pool.Conn(t.Context()) // the one of kept: it isn't prepared on the first yet
 			check(t, err)
 			check(t, first.Close())

@@ -12,7 +12,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/fault"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -143,7 +142,7 @@ func lost(t *testing.T, db *testdb.DB, pool *sql.DB, locks bool, s shape) (*vict
 		rows, weight = rowsOfIt, allNumbers
 	}
 	db.Exec(t, "INSERT INTO "+v.table+rows)
-	v.ready = leasetest.Got(pool.PrepareContext(t.Context(), "UPDATE "+v.table+" SET v = v + 1 WHERE id = ?"))(t)
+	v.ready = testdb.Got(pool.PrepareContext(t.Context(), "UPDATE "+v.table+" SET v = v + 1 WHERE id = ?"))(t)
 	t.Cleanup(func() { _ = v.ready.Close() })
 
 	other := begin(t, newPool(t, db.Config(), false))
@@ -213,14 +212,14 @@ func (v *victim) isDoomed(t *testing.T) {
 	for _, text := range []string{"SAVEPOINT x", "ROLLBACK TO SAVEPOINT early", "ROLLBACK", "COMMIT", "BEGIN", write + "; " + write} {
 		wantDoomed(t, text, testdb.Err(v.tx.ExecContext(ctx, text)), 1213)
 	}
-	stmt := leasetest.Got(v.tx.PrepareContext(ctx, "UPDATE "+v.table+" SET v = 9 WHERE id = ?"))(t)
+	stmt := testdb.Got(v.tx.PrepareContext(ctx, "UPDATE "+v.table+" SET v = 9 WHERE id = ?"))(t)
 	wantDoomed(t, "Exec of a statement prepared now", testdb.Err(stmt.ExecContext(ctx, 1)), 1213)
 	wantDoomed(t, "QueryRow of it", stmt.QueryRowContext(ctx, 1).Scan(new(int)), 1213)
 	wantDoomed(t, "Exec of the pool's statement", testdb.Err(v.tx.StmtContext(ctx, v.ready).ExecContext(ctx, 1)), 1213)
 
 	wantDoomed(t, "Commit", v.tx.Commit(), 1213)
 	wantCount(t, v.db, 0, "SELECT COUNT(*) FROM "+v.table+" WHERE v <> 0 OR id = 9000")
-	leasetest.Equal(t, "the connection of the pool, which was good", testdb.ConnID(t, v.db), v.conn)
+	testdb.Equal(t, "the connection of the pool, which was good", testdb.ConnID(t, v.db), v.conn)
 	tx := begin(t, v.db)
 	isError(t, "the pool's statement in the next transaction", testdb.Err(tx.StmtContext(ctx, v.ready).ExecContext(ctx, 2)), nil)
 	isError(t, "the next transaction", tx.Commit(), nil)

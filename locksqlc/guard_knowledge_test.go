@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -55,7 +54,7 @@ func TestScopeEndsWithTransaction(t *testing.T) {
 
 func joinConn(tb testing.TB, conn *sql.Conn) *txlock.Scope {
 	tb.Helper()
-	return leasetest.Got(locksqlc.JoinConn(tb.Context(), conn))(tb)
+	return testdb.Got(locksqlc.JoinConn(tb.Context(), conn))(tb)
 }
 
 func TestTransactionsAsText(t *testing.T) {
@@ -263,7 +262,7 @@ func TestWrappedJoins(t *testing.T) {
 		for name, run := range ways {
 			runs := 0
 			isError(t, name, run(t.Context(), pool, uniqueKey(t, name), func(*sql.Tx) error { runs++; return nil }), nil)
-			leasetest.Equal(t, name+": runs", runs, 1)
+			testdb.Equal(t, name+": runs", runs, 1)
 		}
 	})
 }
@@ -525,7 +524,7 @@ func TestAutocommitAfterDDL(t *testing.T) {
 						exec(t, tx, fill(text))
 					}
 					isError(t, fmt.Sprintf("%s, joined %t, reads %t: Commit", ddl, joined, reads), tx.Commit(), nil)
-					leasetest.Equal(t, fmt.Sprintf("%s, joined %t, reads %t", ddl, joined, reads), count(t, pool, "SELECT v FROM "+c.table), 6)
+					testdb.Equal(t, fmt.Sprintf("%s, joined %t, reads %t", ddl, joined, reads), count(t, pool, "SELECT v FROM "+c.table), 6)
 				}
 			}
 		}

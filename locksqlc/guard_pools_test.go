@@ -16,7 +16,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -46,10 +45,10 @@ func newPool(tb testing.TB, cfg *mysql.Config, guarded bool) *sql.DB {
 func openPool(tb testing.TB, cfg *mysql.Config, wrap func(base driver.Connector) driver.Connector) *sql.DB {
 	tb.Helper()
 	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
-	connector := leasetest.Got(mysql.NewConnector(cfg))(tb)
+	connector := testdb.Got(mysql.NewConnector(cfg))(tb)
 	db := sql.OpenDB(wrap(connector))
 	tb.Cleanup(func() {
-		leasetest.Equal(tb, "connections in use at the end", testdb.InUse(db), 0)
+		testdb.Equal(tb, "connections in use at the end", testdb.InUse(db), 0)
 		check(tb, db.Close())
 	})
 	return db
@@ -76,7 +75,7 @@ func sides(t *testing.T, f func(t *testing.T, guarded bool)) {
 
 // check ends the test if there is an error, and isError fails it unless the error is the wanted one, nil for none.
 var exec, count, begin, takeConn, onServers = testdb.Exec, testdb.Count, testdb.Begin, testdb.Taken, testdb.OnDatabases
-var check, isError = leasetest.Must, leasetest.Wants
+var check, isError = testdb.Must, testdb.Wants
 
 // says fails the test unless the error is the wanted one, nil for any, and has this text.
 func says(tb testing.TB, what string, err, want error, text string) {
@@ -88,7 +87,7 @@ func says(tb testing.TB, what string, err, want error, text string) {
 // wantPanic fails the test unless the function panics with this value.
 func wantPanic(tb testing.TB, want any, fn func()) {
 	tb.Helper()
-	defer func() { leasetest.Equal(tb, "the panic", recover(), want) }()
+	defer func() { testdb.Equal(tb, "the panic", recover(), want) }()
 	fn()
 }
 
@@ -136,17 +135,17 @@ func cancelled(t *testing.T, db *testdb.DB, session int64, call func(ctx context
 // wantCount fails the test unless the query counts so many.
 func wantCount(tb testing.TB, on testdb.Queryer, want int, query string) {
 	tb.Helper()
-	leasetest.Equal(tb, query, count(tb, on, query), want)
+	testdb.Equal(tb, query, count(tb, on, query), want)
 }
 
 func join(tb testing.TB, tx *sql.Tx) *txlock.Scope {
 	tb.Helper()
-	return leasetest.Got(locksqlc.Join(tb.Context(), tx))(tb)
+	return testdb.Got(locksqlc.Join(tb.Context(), tx))(tb)
 }
 
 func lock(tb testing.TB, scope *txlock.Scope, key txlock.Key) txlock.Grant {
 	tb.Helper()
-	return leasetest.Got(scope.Lock(tb.Context(), key))(tb)
+	return testdb.Got(scope.Lock(tb.Context(), key))(tb)
 }
 
 // joined begins a transaction and joins it.
@@ -397,14 +396,14 @@ func (c byOpen) Driver() driver.Driver                        { return c.driver 
 
 // byContext is a connector as wrappers make them that know driver.DriverContext.
 func byContext(t *testing.T, d driver.Driver, dsn string) driver.Connector {
-	return leasetest.Got(d.(driver.DriverContext).OpenConnector(dsn))(t)
+	return testdb.Got(d.(driver.DriverContext).OpenConnector(dsn))(t)
 }
 
 // TestDriverName: each pool that is opened by name, or by the driver of such a pool, is guarded, and its locks exclude those of Open.
 func TestDriverName(t *testing.T) {
 	onServers(t, func(t *testing.T, server *testdb.DB) {
 		dsn := server.DSN()
-		named := leasetest.Got(sql.Open(locksqlc.DriverName, dsn))(t)
+		named := testdb.Got(sql.Open(locksqlc.DriverName, dsn))(t)
 		ours := namedDriver(t) // found with an empty name, as otelsql does
 		pools := map[string]*sql.DB{
 			"sql.Open": named, "Driver.Open": sql.OpenDB(byOpen{ours, dsn}), "OpenConnector": sql.OpenDB(byContext(t, ours, dsn)),
@@ -428,7 +427,7 @@ func TestDriverName(t *testing.T) {
 }
 
 func namedDriver(t *testing.T) driver.Driver {
-	pool := leasetest.Got(sql.Open(locksqlc.DriverName, ""))(t)
+	pool := testdb.Got(sql.Open(locksqlc.DriverName, ""))(t)
 	defer func() { check(t, pool.Close()) }()
 	return pool.Driver()
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -101,7 +100,7 @@ func TestCommitWithAndBehind(t *testing.T) {
 		one.SetMaxOpenConns(1)
 		first := testdb.ConnID(t, one)
 		for _, end := range []string{"COMMIT", "ROLLBACK", "BEGIN", ""} {
-			conn := leasetest.Got(one.Conn(t.Context()))(t)
+			conn := testdb.Got(one.Conn(t.Context()))(t)
 			exec(t, conn, "BEGIN")
 			s := joinConn(t, conn)
 			called.then(t, s, "after")
@@ -115,7 +114,7 @@ func TestCommitWithAndBehind(t *testing.T) {
 			}
 			check(t, conn.Close())
 		}
-		leasetest.Equal(t, "the session of the pool", testdb.ConnID(t, one), first)
+		testdb.Equal(t, "the session of the pool", testdb.ConnID(t, one), first)
 		wantCount(t, db.Admin(), 6, "SELECT COUNT(*) FROM "+table)
 	})
 }
@@ -212,11 +211,11 @@ func TestCommitWithRefused(t *testing.T) {
 				return nil
 			})
 		}))
-		conn := leasetest.Got(guarded.Conn(t.Context()))(t)
+		conn := testdb.Got(guarded.Conn(t.Context()))(t)
 		defer func() { _ = conn.Close() }()
 		xid := "'" + table + "'"
 		check(t, testdb.Err(conn.ExecContext(t.Context(), "XA START "+xid)))
-		s := leasetest.Got(locksqlc.JoinConn(t.Context(), conn))(t)
+		s := testdb.Got(locksqlc.JoinConn(t.Context(), conn))(t)
 		says(t, "in a transaction of XA", testdb.Err(conn.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")), txlock.ErrUnguarded, "XA or a procedure has begun")
 		for _, end := range []string{"XA END ", "XA ROLLBACK "} {
 			check(t, testdb.Err(conn.ExecContext(t.Context(), end+xid)))
@@ -265,14 +264,14 @@ func sentOnce(t *testing.T, db *testdb.DB, pool *sql.DB, trips *testdb.Trips) {
 		})
 		var server *mysql.MySQLError
 		testdb.ErrorIf(t, !errors.As(err, &server) || int(server.Number) != number || errors.Is(err, txlock.ErrTxDoomed), "%v: got %v", c, err)
-		leasetest.Equal(t, fmt.Sprintf("%v: executions", c), count(t, db.Admin(), "SELECT COUNT(*) FROM "+seen+" WHERE n = ?", i), 1)
+		testdb.Equal(t, fmt.Sprintf("%v: executions", c), count(t, db.Admin(), "SELECT COUNT(*) FROM "+seen+" WHERE n = ?", i), 1)
 	}
 	if before, table := trips.Count(), db.CreateTable(t, "last", "id INT PRIMARY KEY"); sharesTexts(db.Engine()) {
 		check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
 			before = trips.Count()
 			return testdb.Err(tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES (1)"))
 		}))
-		leasetest.Equal(t, "round trips of a last statement, after all these", trips.Count()-before, 1)
+		testdb.Equal(t, "round trips of a last statement, after all these", trips.Count()-before, 1)
 	}
 	table := db.CreateTable(t, "last", "id INT PRIMARY KEY, s VARCHAR(99)")
 	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 'a')")

@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -79,7 +78,7 @@ func wantHeaders(t *testing.T, h http.Handler, names []string, wants ...string) 
 		for _, name := range names {
 			got = append(got, fmt.Sprintf("%q", w.Header()[name]))
 		}
-		leasetest.Equal(t, "the headers", strings.Join(got, " "), want)
+		testdb.Equal(t, "the headers", strings.Join(got, " "), want)
 	}
 }
 
@@ -121,7 +120,7 @@ func TestOnceHandler(t *testing.T) {
 
 		missing := request(s, "POST", "", "ten")
 		wantAnswer(t, "no key", missing, 400, "missing", false)
-		leasetest.Equal(t, "the content type of a problem", missing.Header().Get("Content-Type"), "application/problem+json")
+		testdb.Equal(t, "the content type of a problem", missing.Header().Get("Content-Type"), "application/problem+json")
 		for _, bad := range []string{`"`, `"a`, `"a"b`, `"\x"`, " ", "ä", strings.Repeat("k", 256)} {
 			wantAnswer(t, "bad key "+bad, request(s, "POST", bad, "ten"), 400, "not valid", false)
 		}
@@ -305,10 +304,10 @@ func TestOnceHandlerLateHeaders(t *testing.T) {
 		defer s.Close()
 		key := uniqueKey(t, "http").String()
 		for _, again := range []bool{false, true} {
-			r := leasetest.Got(http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, nil))(t)
+			r := testdb.Got(http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, nil))(t)
 			r.Header.Set("Idempotency-Key", key)
 			answer, err := s.Client().Do(r)
-			leasetest.Must(t, err)
+			testdb.Must(t, err)
 			check(t, errors.Join(testdb.Err(io.Copy(io.Discard, answer.Body)), answer.Body.Close()))
 			kind, place := answer.Header.Get("Content-Type"), answer.Header.Get("Location")
 			testdb.ErrorIf(t, kind != "text/early" || place != "", "again=%t: the headers are %q and %q", again, kind, place)
@@ -324,7 +323,7 @@ func TestOnceHandlerOfAForm(t *testing.T) {
 		name := ""
 		s := answers(newPool(t, db.Config(), true), numbers(t, db), func(w http.ResponseWriter, r *http.Request) {
 			check(t, r.ParseMultipartForm(0))
-			file := leasetest.Got(r.MultipartForm.File["receipt"][0].Open())(t)
+			file := testdb.Got(r.MultipartForm.File["receipt"][0].Open())(t)
 			name = file.(*os.File).Name()
 			check(t, file.Close())
 			w.WriteHeader(http.StatusCreated)
@@ -336,7 +335,7 @@ func TestOnceHandlerOfAForm(t *testing.T) {
 		testdb.ErrorIf(t, !errors.Is(err, fs.ErrNotExist), "the file %q is still there: %v", name, err)
 		wantAnswer(t, "again", upload(t, s, key, large), 201, "kept", true)
 		wantAnswer(t, "another file", upload(t, s, key, "b"), 422, "already used", false)
-		leasetest.Equal(t, "calls", s.calls.Load(), 1)
+		testdb.Equal(t, "calls", s.calls.Load(), 1)
 	})
 }
 
@@ -387,7 +386,7 @@ func upload(t *testing.T, h http.Handler, key, content string) *httptest.Respons
 	t.Helper()
 	body := new(bytes.Buffer)
 	form := multipart.NewWriter(body)
-	part := leasetest.Got(form.CreateFormFile("receipt", "receipt.pdf"))(t)
+	part := testdb.Got(form.CreateFormFile("receipt", "receipt.pdf"))(t)
 	check(t, testdb.Err(part.Write([]byte(content))))
 	check(t, form.Close())
 	r := httptest.NewRequest("POST", "/receipts", body)
@@ -504,6 +503,6 @@ func TestOnceOfAnExpiredKey(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		leasetest.Equal(t, "those that are the first", firsts.Load(), 1)
+		testdb.Equal(t, "those that are the first", firsts.Load(), 1)
 	})
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/guard"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -42,7 +41,7 @@ func onBegun(t *testing.T, options *sql.TxOptions, test func(t *testing.T, b *be
 		b.conn = takeConn(t, newPool(t, db.AdminConfig(count), true))
 		before := trips.Count()
 		b.tx = begin(t, b.conn, options)
-		leasetest.Equal(t, "round trips of BeginTx", trips.Count()-before, 0)
+		testdb.Equal(t, "round trips of BeginTx", trips.Count()-before, 0)
 		test(t, b)
 		exec(t, b.conn, "SET TRANSACTION READ WRITE") // refused inside a transaction
 	})
@@ -60,11 +59,11 @@ func TestFirstStatement(t *testing.T) {
 			exec(t, b.tx, "RELEASE SAVEPOINT a")
 		},
 		"prepared by it": func(t *testing.T, b *begun) {
-			stmt := leasetest.Got(b.tx.PrepareContext(t.Context(), "INSERT INTO "+b.table+" VALUES (?)"))(t)
+			stmt := testdb.Got(b.tx.PrepareContext(t.Context(), "INSERT INTO "+b.table+" VALUES (?)"))(t)
 			check(t, errors.Join(testdb.Err(stmt.ExecContext(t.Context(), 7)), stmt.Close()))
 		},
 		"prepared before": func(t *testing.T, b *begun) {
-			stmt := leasetest.Got(b.conn.PrepareContext(t.Context(), "INSERT INTO "+b.table+" VALUES (?)"))(t)
+			stmt := testdb.Got(b.conn.PrepareContext(t.Context(), "INSERT INTO "+b.table+" VALUES (?)"))(t)
 			check(t, errors.Join(testdb.Err(b.tx.StmtContext(t.Context(), stmt).ExecContext(t.Context(), 7)), stmt.Close()))
 		},
 		"an argument":       func(t *testing.T, b *begun) { exec(t, b.tx, "INSERT INTO "+b.table+" VALUES (?)", 7) },
@@ -103,7 +102,7 @@ func TestOptimisticEnd(t *testing.T) {
 			for range 3 { // of a new key, and of one with a row
 				check(t, locksqlc.Optimistic(t.Context(), pool, key, write))
 			}
-			leasetest.Equal(t, "rows", rows()-before, 3)
+			testdb.Equal(t, "rows", rows()-before, 3)
 			cancelled, cancel := context.WithCancel(t.Context())
 			holder := holding(t, pool, key)
 			err := locksqlc.Optimistic(cancelled, pool, key, func(tx *sql.Tx) error {
@@ -117,7 +116,7 @@ func TestOptimisticEnd(t *testing.T) {
 			testdb.ErrorIf(t, !errors.Is(err, context.Canceled) || txlock.Retryable(err), "cancelled while it waits to commit: %v", err)
 			check(t, holder.Rollback())
 			wantFree(t, db, key)
-			leasetest.Equal(t, "rows after it was cancelled", rows()-before, 3)
+			testdb.Equal(t, "rows after it was cancelled", rows()-before, 3)
 		}
 	})
 }
@@ -133,7 +132,7 @@ func TestBeginTxEndsATransaction(t *testing.T) {
 				exec(t, conn, query)
 			}
 			check(t, begin(t, conn).Rollback())
-			leasetest.Equal(t, fmt.Sprintf("%s: rows that BeginTx commits", first), count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), i+1)
+			testdb.Equal(t, fmt.Sprintf("%s: rows that BeginTx commits", first), count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), i+1)
 		}
 	})
 }
@@ -246,7 +245,7 @@ func (o *opening) goesOn(t *testing.T, level sql.IsolationLevel) {
 	before := count(t, o.tx, all)
 	wantCount(t, o.db.Admin(), 0, all)
 	o.db.Exec(t, "INSERT INTO "+o.table+" VALUES (2)")
-	leasetest.Equal(t, "it sees what was committed since", count(t, o.tx, all) > before, level == sql.LevelReadCommitted)
+	testdb.Equal(t, "it sees what was committed since", count(t, o.tx, all) > before, level == sql.LevelReadCommitted)
 	wantLocked(t, "the lock doesn't exclude", o.db, o.free)
 	check(t, o.tx.Commit())
 	wantCount(t, o.db.Admin(), 2, all)
@@ -539,12 +538,12 @@ func TestOpenerStaysPrepared(t *testing.T) {
 		prepared := func() int { return sessionStatus(t, pool, "Com_stmt_prepare") }
 		check(t, txlock.Ensure(t.Context(), db.Admin(), key))
 		runs(t, pool, table, key, 4)
-		leasetest.Equal(t, "statements that are prepared at once", prepared(), 0)
+		testdb.Equal(t, "statements that are prepared at once", prepared(), 0)
 		runs(t, pool, table, key, 1)
 		before := trips.Count()
 		token := runs(t, pool, table, key, 20)
-		leasetest.Equal(t, "round trips of 20 transactions", trips.Count()-before, 3*20)
-		leasetest.Equal(t, "statements that were prepared", prepared(), 1)
+		testdb.Equal(t, "round trips of 20 transactions", trips.Count()-before, 3*20)
+		testdb.Equal(t, "statements that were prepared", prepared(), 1)
 		behind := time.Now().UnixMicro() - int64(token)
 		testdb.ErrorIf(t, behind < 0 || behind > time.Hour.Microseconds(), "the token is %d us behind the clock", behind)
 		wantCount(t, db.Admin(), 25, "SELECT COUNT(*) FROM "+table)
@@ -552,8 +551,8 @@ func TestOpenerStaysPrepared(t *testing.T) {
 		for i := range 20 { // the first lock of a key is another opener
 			runs(t, pool, table, txlock.Named(key.String()+string(rune(0x80+i))), 1)
 		}
-		leasetest.Equal(t, "round trips of 20 transactions with new keys", trips.Count()-before, 3*20+1)
-		leasetest.Equal(t, "statements that were prepared", prepared(), 2)
+		testdb.Equal(t, "round trips of 20 transactions with new keys", trips.Count()-before, 3*20+1)
+		testdb.Equal(t, "statements that were prepared", prepared(), 2)
 	})
 }
 
@@ -570,7 +569,7 @@ func TestOpenersStayFew(t *testing.T) {
 					check(t, locksqlc.Run(t.Context(), pool, keys, func(*sql.Tx) error { return nil }))
 				}
 			}
-			leasetest.Equal(t, "statements that are prepared", sessionStatus(t, pool, "Com_stmt_prepare"), most)
+			testdb.Equal(t, "statements that are prepared", sessionStatus(t, pool, "Com_stmt_prepare"), most)
 		}
 	})
 }
@@ -585,7 +584,7 @@ func TestOpenersOfAResetSession(t *testing.T) {
 		reset(t, wire)
 		runs(t, pool, table, key, 3)
 		// the first lock has found that nothing is prepared any more
-		leasetest.Equal(t, "statements that were prepared and are executed", sessionStatus(t, pool, "Com_stmt_execute"), 2)
+		testdb.Equal(t, "statements that were prepared and are executed", sessionStatus(t, pool, "Com_stmt_execute"), 2)
 	})
 }
 

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -46,7 +45,7 @@ func keysOf(t *testing.T) []txlock.Key {
 // idle fails the test if a connection is still in use when a call has returned.
 func idle(t *testing.T, pool *sql.DB) {
 	t.Helper()
-	leasetest.Equal(t, "connections in use when the call has returned", pool.Stats().InUse, 0)
+	testdb.Equal(t, "connections in use when the call has returned", pool.Stats().InUse, 0)
 }
 
 // numbers is a table of one row, whose number is 0.
@@ -96,7 +95,7 @@ func TestRunRollsBack(t *testing.T) {
 		testdb.ErrorIf(t, working.Err() == nil, "the context of a function goes on behind it")
 		n := count(t, pool, "SELECT v FROM "+table)
 		testdb.ErrorIf(t, n != 0 || calls != 9, "after %d calls that failed the number is %d", calls, n)
-		leasetest.Equal(t, "the connection of the pool, which was good", testdb.ConnID(t, pool), id)
+		testdb.Equal(t, "the connection of the pool, which was good", testdb.ConnID(t, pool), id)
 	})
 }
 
@@ -260,7 +259,7 @@ func TestRunOptions(t *testing.T) {
 			err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
 				wantCount(t, tx, 0, "SELECT v FROM "+table)
 				db.Exec(t, "UPDATE "+table+" SET v = 5")
-				leasetest.Equal(t, fmt.Sprintf("read at %v", level), count(t, tx, "SELECT v FROM "+table), want)
+				testdb.Equal(t, fmt.Sprintf("read at %v", level), count(t, tx, "SELECT v FROM "+table), want)
 				return nil
 			}, &sql.TxOptions{Isolation: level})
 			check(t, err)
@@ -302,7 +301,7 @@ func TestSessionVariablesStay(t *testing.T) {
 					if _, err := verb(t.Context(), key); err != nil && !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, txlock.ErrWaitTimeout) && !errors.Is(err, txlock.ErrUpgrade) {
 						t.Errorf("the lock of %v: %v", key, err)
 					}
-					leasetest.Equal(t, fmt.Sprintf("the variables behind the lock of %v", key), variables(tx), before)
+					testdb.Equal(t, fmt.Sprintf("the variables behind the lock of %v", key), variables(tx), before)
 				}
 				return nil
 			})
@@ -326,7 +325,7 @@ func restoresAfterDeadlock(t *testing.T, db *testdb.DB, pool *sql.DB) (before, n
 	scope := join(t, tx)
 	isError(t, "the bounded wait", c.meets(t, before, func() error { return testdb.Err(scope.WaitAtMost(30*time.Second).Lock(t.Context(), made)) }), txlock.ErrDeadlock)
 	_ = tx.Rollback() // the transaction is over
-	leasetest.Equal(t, "innodb_lock_wait_timeout for the next user of the connection", count(t, pool, variable), was)
+	testdb.Equal(t, "innodb_lock_wait_timeout for the next user of the connection", count(t, pool, variable), was)
 	return before, testdb.ConnID(t, pool)
 }
 

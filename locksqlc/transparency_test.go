@@ -14,7 +14,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -94,7 +93,7 @@ func (s *side) query(query string, args ...any) { s.rows(s.db.QueryContext(s.ctx
 // begin begins a transaction that the scenario ends.
 func (s *side) begin(options *sql.TxOptions) *sql.Tx {
 	s.Helper()
-	return leasetest.Got(s.db.BeginTx(s.ctx, options))(s)
+	return testdb.Got(s.db.BeginTx(s.ctx, options))(s)
 }
 
 // settings are those of the driver that change how statements are sent or read.
@@ -271,7 +270,7 @@ func noRows(s *side) {
 }
 
 func preparedStatements(s *side) {
-	insert := leasetest.Got(s.db.PrepareContext(s.ctx, "INSERT INTO "+s.table+" VALUES (?, ?)"))(s)
+	insert := testdb.Got(s.db.PrepareContext(s.ctx, "INSERT INTO "+s.table+" VALUES (?, ?)"))(s)
 	defer func() { s.error("close", insert.Close()) }()
 	for i := range 3 {
 		result, err := insert.ExecContext(s.ctx, i, i*i)

@@ -18,7 +18,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -350,7 +349,7 @@ func sharedAsAlone(t *testing.T, db *testdb.DB, session string, all []shared, ty
 	table := db.CreateTable(t, "shared", "id INT PRIMARY KEY AUTO_INCREMENT, n BIGINT, s TEXT CHARACTER SET utf8mb4, b BLOB, d DATETIME(6), f FLOAT, g DOUBLE, e DECIMAL(9,3), u BIGINT UNSIGNED, y YEAR, t TIME(3), a DATE, j JSON, k ENUM('x','y'), z BIT(9), sm SMALLINT, "+strings.Join(declared, " INT NOT NULL DEFAULT 1, ")+" INT NOT NULL DEFAULT 2")
 	trips, count := testdb.CountTrips(t)
 	config := func(parameters string) *mysql.Config {
-		cfg := leasetest.Got(mysql.ParseDSN(db.DSN() + "?" + session + parameters))(t)
+		cfg := testdb.Got(mysql.ParseDSN(db.DSN() + "?" + session + parameters))(t)
 		count(cfg)
 		return cfg
 	}
@@ -551,7 +550,7 @@ func TestLockWithErrors(t *testing.T) {
 			isError(t, "twice", err, txlock.ErrInvalidOption)
 		})
 		within(func(tx *sql.Tx, s *txlock.Scope) { // rows that are read to their end are closed
-			rows := leasetest.Got(tx.QueryContext(s.LockWith(t.Context(), uniqueKey(t, "first")), "SELECT 1"))(t)
+			rows := testdb.Got(tx.QueryContext(s.LockWith(t.Context(), uniqueKey(t, "first")), "SELECT 1"))(t)
 			for rows.Next() {
 			}
 			check(t, rows.Err())
@@ -624,7 +623,7 @@ func TestCommitWithOtherRows(t *testing.T) {
 					return errInner
 				})
 				isError(t, c.text, err, errInner)
-				leasetest.Equal(t, c.text+": a part of it is committed", count(t, db.Admin(), "SELECT SUM(n) FROM "+table), 3)
+				testdb.Equal(t, c.text+": a part of it is committed", count(t, db.Admin(), "SELECT SUM(n) FROM "+table), 3)
 			}
 		}
 	})
@@ -632,7 +631,7 @@ func TestCommitWithOtherRows(t *testing.T) {
 
 // TestProceduresOfAnotherCreator: a statement of the program is read by the modes of its session, not by those of the procedures' creator.
 func TestProceduresOfAnotherCreator(t *testing.T) {
-	statements := leasetest.Got(schema.Procedures())(t)
+	statements := testdb.Got(schema.Procedures())(t)
 	modes := []string{"ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT", ""}
 	const values = `"n", 'a' || 'b', '\\'`
 	onServers(t, func(t *testing.T, db *testdb.DB) {
@@ -667,9 +666,9 @@ func TestProceduresOfAnotherCreator(t *testing.T) {
 				s := join(t, tx)
 				before := trips.Count()
 				rows, err := tx.QueryContext(s.LockWith(t.Context(), key), read)
-				leasetest.Equal(t, "made under "+made, told(t, rows, err), want)
+				testdb.Equal(t, "made under "+made, told(t, rows, err), want)
 				_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), write)
-				leasetest.Equal(t, "round trips, made under "+made, trips.Count()-before, 2)
+				testdb.Equal(t, "round trips, made under "+made, trips.Count()-before, 2)
 				return err
 			}))
 			var written, different int

@@ -7,7 +7,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -20,7 +19,7 @@ func TestOnOtherEngines(t *testing.T) {
 	engine := testdb.Engines()[0]
 	db := testdb.Fresh(t, engine)
 	demand(t, schema.Check(t.Context(), db.Connect(t)), schema.ErrTable, "run schema.Install")
-	guarded := leasetest.Got(locksqlc.Open(db.DSN()))(t)
+	guarded := testdb.Got(locksqlc.Open(db.DSN()))(t)
 	t.Cleanup(func() { _ = guarded.Close() })
 	for range 2 {
 		demand(t, schema.Install(t.Context(), db.Admin()), nil)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 )
@@ -70,7 +69,7 @@ func TestCheckFindsMissingPrivileges(t *testing.T) {
 		grants(t, db, "GRANT "+role+" TO %s", byDefault)
 		byRole := db.Connect(t)
 		demand(t, schema.Check(t.Context(), byRole), nil)
-		leasetest.Equal(t, "rows that Check has made", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"), 0)
+		testdb.Equal(t, "rows that Check has made", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"), 0)
 	})
 }
 
@@ -97,7 +96,7 @@ func TestFix(t *testing.T) {
 			"GRANT SELECT, INSERT, UPDATE, DELETE ON `" + db.Name() + "`.lockstep_leases TO " + account,
 			"GRANT SELECT, INSERT, UPDATE, DELETE ON `" + db.Name() + "`.lockstep_jobs TO " + account,
 		}, "; ")
-		leasetest.Equal(t, "Fix", schema.Fix(schema.Check(t.Context(), pool)), want)
+		testdb.Equal(t, "Fix", schema.Fix(schema.Check(t.Context(), pool)), want)
 		db.Exec(t, "DROP TABLE lockstep_once")
 		for what, err := range map[string]error{"Install": schema.Install(t.Context(), pool), "InstallViews": schema.InstallViews(t.Context(), pool)} {
 			fix := schema.Fix(err)
@@ -105,7 +104,7 @@ func TestFix(t *testing.T) {
 				t.Errorf("%s: %v, fix %q", what, err, fix)
 			}
 		}
-		leasetest.Equal(t, "Fix of no finding", schema.Fix(nil)+schema.Fix(errors.New("another")), "")
+		testdb.Equal(t, "Fix of no finding", schema.Fix(nil)+schema.Fix(errors.New("another")), "")
 	})
 }
 
@@ -145,7 +144,7 @@ func TestFixOfUnseenTables(t *testing.T) {
 		grants(t, db, "GRANT DELETE ON `"+db.Name()+"`.* TO %s")
 		before = checked()
 		demand(t, before, schema.ErrTable)
-		leasetest.Equal(t, "Fix for a user who may use the table", schema.Fix(before), "lockstep install")
+		testdb.Equal(t, "Fix for a user who may use the table", schema.Fix(before), "lockstep install")
 	})
 }
 
@@ -173,9 +172,9 @@ const countProcedures = "SELECT COUNT(*) FROM information_schema.routines WHERE 
 // that each procedure is dropped before it is made.
 func TestProceduresOfFile(t *testing.T) {
 	t.Parallel()
-	text := leasetest.Got(fs.ReadFile(schema.FS, "mysql/0005_procedures.sql"))(t)
-	got := leasetest.Got(schema.Procedures())(t)
-	leasetest.Equal(t, "statements, two for each procedure", len(got), 2*len(procedures))
+	text := testdb.Got(fs.ReadFile(schema.FS, "mysql/0005_procedures.sql"))(t)
+	got := testdb.Got(schema.Procedures())(t)
+	testdb.Equal(t, "statements, two for each procedure", len(got), 2*len(procedures))
 	for i := 0; i+1 < len(got); i += 2 {
 		name, ok := strings.CutPrefix(got[i], "DROP PROCEDURE IF EXISTS ")
 		testdb.ErrorIf(t, !ok || !strings.HasPrefix(got[i+1], "CREATE PROCEDURE "+name+"("), "%s is followed by %s", got[i], got[i+1])
@@ -186,8 +185,8 @@ func TestProceduresOfFile(t *testing.T) {
 	for _, statement := range got {
 		rest = strings.Replace(rest, statement+";\n", "", 1)
 	}
-	leasetest.Equal(t, "lines with +goose, two for each statement: goose takes any other for an error", strings.Count(rest, "+goose"), 2*len(got))
-	leasetest.Equal(t, "left over", regexp.MustCompile(`(?m)^(--.*)?\n`).ReplaceAllString(rest, ""), "")
+	testdb.Equal(t, "lines with +goose, two for each statement: goose takes any other for an error", strings.Count(rest, "+goose"), 2*len(got))
+	testdb.Equal(t, "left over", regexp.MustCompile(`(?m)^(--.*)?\n`).ReplaceAllString(rest, ""), "")
 }
 
 // TestInstallProcedures installs procedures, on one database, as a user who may not make them or not call
@@ -230,14 +229,14 @@ func withoutRoutines(t *testing.T, db *testdb.DB) {
 // processes at once.
 func replacesOthers(t *testing.T, db *testdb.DB) {
 	t.Helper()
-	leasetest.Equal(t, "procedures", int(number(t, db.Admin(), countProcedures)), len(procedures))
+	testdb.Equal(t, "procedures", int(number(t, db.Admin(), countProcedures)), len(procedures))
 	for _, name := range procedures {
 		grants(t, db, "GRANT EXECUTE ON PROCEDURE "+name+" TO %s") // which DROP would revoke
 	}
 	const granted = "SELECT COUNT(*) FROM mysql.procs_priv WHERE db = DATABASE()"
 	before := number(t, db.Admin(), granted)
 	install(t, db)
-	leasetest.Equal(t, "grants, which are lost where Install has made the procedures anew", number(t, db.Admin(), granted), before)
+	testdb.Equal(t, "grants, which are lost where Install has made the procedures anew", number(t, db.Admin(), granted), before)
 	db.Exec(t, "DROP PROCEDURE lockstep_lock_1")
 	db.Exec(t, "CREATE PROCEDURE lockstep_lock_1() SELECT 'of another version'")
 	db.Exec(t, "DROP PROCEDURE lockstep_try_1")
@@ -259,7 +258,7 @@ func besideCaller(t *testing.T, db *testdb.DB) {
 	t.Helper()
 	db.Exec(t, "DROP PROCEDURE lockstep_version_1")
 	db.Exec(t, "CREATE PROCEDURE lockstep_version_1() SELECT 'of another version'")
-	tx := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(t)
+	tx := testdb.Got(db.Admin().BeginTx(t.Context(), nil))(t)
 	defer func() { _ = tx.Rollback() }()
 	check(t, testdb.Err(tx.ExecContext(t.Context(), "CALL lockstep_version_1()")))
 	install(t, db)
@@ -275,7 +274,7 @@ func atOnce(t *testing.T, db *testdb.DB) {
 	for _, name := range procedures {
 		db.Exec(t, "DROP PROCEDURE "+name)
 	}
-	text := leasetest.Got(fs.ReadFile(schema.FS, "mysql/0005_procedures.sql"))(t)
+	text := testdb.Got(fs.ReadFile(schema.FS, "mysql/0005_procedures.sql"))(t)
 	several := db.ConnectAdmin(t, func(c *mysql.Config) { c.MultiStatements = true })
 	check(t, testdb.Err(several.ExecContext(t.Context(), string(text))))
 	demand(t, schema.Check(t.Context(), db.Admin()), nil)

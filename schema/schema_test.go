@@ -18,14 +18,11 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/session"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
-	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-var number, onServers, check, wants = testdb.Number, testdb.OnServers, leasetest.Must, leasetest.Wants
+var number, onServers, check, wants = testdb.Number, testdb.OnServers, testdb.Must, testdb.Wants
 
 func install(t *testing.T, db *testdb.DB) {
 	t.Helper()
@@ -56,7 +53,7 @@ func TestInstall(t *testing.T) {
 			"SELECT COUNT(*) = 0 FROM lockstep_once",
 			"SELECT COUNT(*) = 0 FROM lockstep_jobs",
 		} {
-			leasetest.Equal(t, filled, number(t, db.Admin(), filled), 1)
+			testdb.Equal(t, filled, number(t, db.Admin(), filled), 1)
 		}
 
 		besideHolder(t, db)
@@ -79,7 +76,7 @@ func TestInstall(t *testing.T) {
 			"SELECT COUNT(*) = 1 FROM lockstep_once WHERE name = 'paid' AND LENGTH(result) = 70000 AND done_us = 4711",
 			"SELECT COUNT(*) = 1 FROM lockstep_jobs WHERE name = 'report' AND done_us = 1",
 		} {
-			leasetest.Equal(t, "after the second Install: "+kept, number(t, db.Admin(), kept), 1)
+			testdb.Equal(t, "after the second Install: "+kept, number(t, db.Admin(), kept), 1)
 		}
 		demand(t, schema.Check(t.Context(), db.Admin()), nil)
 		db.Exec(t, "UPDATE lockstep_centers SET slot = 70000 WHERE slot = 4711")
@@ -90,7 +87,7 @@ func TestInstall(t *testing.T) {
 // besideHolder proves that to install again waits for nobody who holds a lock, and so lets nobody wait.
 func besideHolder(t *testing.T, db *testdb.DB) {
 	t.Helper()
-	tx := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(t)
+	tx := testdb.Got(db.Admin().BeginTx(t.Context(), nil))(t)
 	defer func() { _ = tx.Rollback() }()
 	check(t, testdb.Err(tx.ExecContext(t.Context(), "UPDATE lockstep_centers SET token = 1 WHERE slot = 40000")))
 	check(t, testdb.Err(tx.ExecContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks, lockstep_leases, lockstep_once, lockstep_jobs FOR UPDATE")))
@@ -103,21 +100,21 @@ func besideHolder(t *testing.T, db *testdb.DB) {
 // at the semicolons at a line's end, in the order of the names.
 func TestStatements(t *testing.T) {
 	t.Parallel()
-	names := leasetest.Got(fs.Glob(schema.FS, "*.sql"))(t)
+	names := testdb.Got(fs.Glob(schema.FS, "*.sql"))(t)
 	var want []string
 	comment, end := regexp.MustCompile(`(?m)^\s*--.*$`), regexp.MustCompile(`;\s*(\n|$)`)
 	for _, name := range names {
-		text := leasetest.Got(schema.FS.ReadFile(name))(t)
+		text := testdb.Got(schema.FS.ReadFile(name))(t)
 		for _, s := range end.Split(comment.ReplaceAllString(string(text), ""), -1) {
 			if s = strings.TrimSpace(s); s != "" {
 				want = append(want, s)
 			}
 		}
 	}
-	got := leasetest.Got(schema.Statements())(t)
+	got := testdb.Got(schema.Statements())(t)
 	testdb.FatalIf(t, len(got) != 6 || len(got) != len(want), "%d statements, the files have %d", len(got), len(want))
 	for i := range got {
-		leasetest.Equal(t, "a statement", got[i], want[i])
+		testdb.Equal(t, "a statement", got[i], want[i])
 		testdb.ErrorIf(t, !strings.HasPrefix(got[i], "CREATE TABLE IF NOT EXISTS lockstep_") && !strings.HasPrefix(got[i], "INSERT IGNORE INTO lockstep_"),
 			"statement %d can't be repeated: %s", i, got[i])
 	}
@@ -160,7 +157,7 @@ func TestCheckFinds(t *testing.T) {
 	}
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
-		statements := leasetest.Got(schema.Statements())(t)
+		statements := testdb.Got(schema.Statements())(t)
 		statements = slices.DeleteFunc(statements, func(s string) bool { return !strings.HasPrefix(s, "CREATE") }) // the center rows play no part
 		for _, f := range finds {
 			if f.name == "old versions" && engine != testdb.MariaDB {
@@ -207,10 +204,6 @@ func TestUnknownVariable(t *testing.T) {
 		says := []string{"max_statement_tim'", "the data source name sets: remove it"}
 		demand(t, schema.Check(t.Context(), pool), schema.ErrSession, says...)
 		demand(t, schema.Install(t.Context(), pool), schema.ErrSession, says...)
-		m := leasetest.Got(lease.NewManager(pool))(t)
-		demand(t, testdb.Err(m.Acquire(t.Context(), txlock.Named("a"))), schema.ErrSession, says...)
-		demand(t, testdb.Err(txlock.Holders(t.Context(), pool, txlock.Named("a"))), schema.ErrSession, says...)
-		check(t, m.Close(t.Context()))
 	})
 }
 
@@ -231,7 +224,7 @@ func demand(t *testing.T, err, want error, says ...string) {
 		testdb.ErrorIf(t, errors.Is(err, finding) != errors.Is(want, finding), "Check: %v, want %v", err, want)
 	}
 	for _, text := range says {
-		leasetest.Fails(t, "Check", err, text)
+		testdb.Fails(t, "Check", err, text)
 	}
 }
 
@@ -314,7 +307,7 @@ func TestInstallAfterDeadlocks(t *testing.T) {
 			db, mock, err := sqlmock.New()
 			check(t, err)
 			defer func() { _ = db.Close() }()
-			statements := leasetest.Got(schema.Statements())(t)
+			statements := testdb.Got(schema.Statements())(t)
 			mock.ExpectQuery("LAST_INSERT_ID").WillReturnRows(row(session.Reply("11.8.2-MariaDB", "host/3306/shop")...))
 			nothing := sqlmock.NewRows(make([]string, 5)).AddRow("server", " ", "11.8.2-MariaDB", " ", " ")
 			mock.ExpectQuery("information_schema").WillReturnRows(nothing)
@@ -370,7 +363,7 @@ func madeByAnother(t *testing.T, db *testdb.DB) {
 	db.Exec(t, "GRANT CREATE, CREATE ROUTINE, SELECT, INSERT ON `"+db.Name()+"`.* TO maker")
 	cfg := db.Config()
 	cfg.User, cfg.Passwd = "maker", "m"
-	maker := leasetest.Got(sql.Open("mysql", cfg.FormatDSN()))(t)
+	maker := testdb.Got(sql.Open("mysql", cfg.FormatDSN()))(t)
 	check(t, errors.Join(schema.Install(t.Context(), maker), maker.Close()))
 	db.Exec(t, "DROP USER maker")
 }
@@ -382,7 +375,7 @@ func proceduresUnderBinlog(t *testing.T, db *testdb.DB) {
 		for _, level := range []string{"", "READ COMMITTED", "SERIALIZABLE"} {
 			text := takes(t, db, format, level, "INSERT INTO lockstep_locks VALUES ('text', 0, '', 0, 0) ON DUPLICATE KEY UPDATE token = token + 1")
 			call := takes(t, db, format, "", "CALL lockstep_lock_1('"+level+"', 'call', NULL, 'me', 1)")
-			leasetest.Equal(t, format+", "+level+": what the procedure is answered, beside the statement", call, text)
+			testdb.Equal(t, format+", "+level+": what the procedure is answered, beside the statement", call, text)
 		}
 	}
 }
@@ -390,7 +383,7 @@ func proceduresUnderBinlog(t *testing.T, db *testdb.DB) {
 // takes sends a statement in a transaction, and returns the server's error.
 func takes(t *testing.T, db *testdb.DB, format, level, statement string) string {
 	t.Helper()
-	conn := leasetest.Got(db.Admin().Conn(t.Context()))(t)
+	conn := testdb.Got(db.Admin().Conn(t.Context()))(t)
 	defer func() { _ = conn.Close() }()
 	setup := []string{"SET SESSION binlog_format = " + format}
 	if level != "" {
@@ -419,7 +412,7 @@ func TestNilPool(t *testing.T) {
 		"Install": schema.Install, "Check": schema.Check,
 		"CheckCluster": func(ctx context.Context, db *sql.DB) error { return schema.CheckCluster(ctx, db) },
 	} {
-		leasetest.Fails(t, name+"(nil)", call(t.Context(), nil), fmt.Sprintf("%s needs a *sql.DB", name))
+		testdb.Fails(t, name+"(nil)", call(t.Context(), nil), fmt.Sprintf("%s needs a *sql.DB", name))
 	}
 }
 

@@ -22,7 +22,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/tests/faults"
@@ -43,7 +42,7 @@ func TestMain(m *testing.M) {
 	testdb.Main(m)
 }
 
-var count, onServers, fatal, wants = testdb.Number, testdb.OnServers, leasetest.Must, leasetest.Wants
+var count, onServers, fatal, wants = testdb.Number, testdb.OnServers, testdb.Must, testdb.Wants
 
 // wire is what stands between a pool and its server.
 type wire struct {
@@ -54,7 +53,7 @@ type wire struct {
 // open opens a pool over the wire, which is closed at the end of the test.
 func (w wire) open(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
 	t.Helper()
-	pool := leasetest.Got(w.pool(db, guarded))(t)
+	pool := testdb.Got(w.pool(db, guarded))(t)
 	t.Cleanup(func() {
 		wants(t, "close the pool", pool.Close(), nil)
 	})
@@ -119,7 +118,7 @@ type network struct{ *faults.Network }
 // newNetwork puts a network before the server.
 func newNetwork(t testing.TB, db *testdb.DB) network {
 	t.Helper()
-	n := leasetest.Got(faults.NewNetwork(db.AdminConfig().Addr))(t)
+	n := testdb.Got(faults.NewNetwork(db.AdminConfig().Addr))(t)
 	t.Cleanup(func() { fatal(t, n.Close()) })
 	return network{n}
 }
@@ -133,7 +132,7 @@ func faultPool(t testing.TB, db *testdb.DB, n network, wrap func(driver.Connecto
 	if n.Network != nil {
 		cfg.DialFunc = n.Dial
 	}
-	connector := leasetest.Got(mysql.NewConnector(cfg))(t)
+	connector := testdb.Got(mysql.NewConnector(cfg))(t)
 	pool := sql.OpenDB(wrap(connector))
 	t.Cleanup(func() {
 		n := testdb.InUse(pool)
@@ -149,7 +148,7 @@ func guarded(c driver.Connector) driver.Connector { return locksqlc.Connector(c)
 // leases.
 func faultManager(t testing.TB, pool *sql.DB, options ...lease.ManagerOption) *lease.Manager {
 	t.Helper()
-	m := leasetest.Got(lease.NewManager(pool, options...))(t)
+	m := testdb.Got(lease.NewManager(pool, options...))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
@@ -328,7 +327,7 @@ func told(history []porcupine.Operation) string {
 // plant returns what rewrites the statements.
 func plant(t *testing.T, bug string) func(string) string {
 	t.Helper()
-	rewrite := leasetest.Got(faults.Plant(bug))(t)
+	rewrite := testdb.Got(faults.Plant(bug))(t)
 	return rewrite
 }
 

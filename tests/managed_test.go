@@ -48,7 +48,7 @@ var managedArgs = map[testdb.Engine][]string{
 // openOwner opens a guarded pool for the owner of a database.
 func openOwner(t *testing.T, db *testdb.DB, tls string) *sql.DB {
 	t.Helper()
-	pool := leasetest.Got(locksqlc.Open(db.DSN(func(cfg *mysql.Config) { cfg.User, cfg.Passwd, cfg.TLSConfig = db.Name(), "o", tls })))(t)
+	pool := testdb.Got(locksqlc.Open(db.DSN(func(cfg *mysql.Config) { cfg.User, cfg.Passwd, cfg.TLSConfig = db.Name(), "o", tls })))(t)
 	t.Cleanup(func() { fatal(t, pool.Close()) })
 	return pool
 }
@@ -94,8 +94,8 @@ func useAll(t *testing.T, pool *sql.DB) {
 	testdb.ErrorIf(t, err != nil || runs != 1, "Run: %d runs, %v", runs, err)
 	first, err := locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil })
 	testdb.ErrorIf(t, err != nil || !first, "Once: first %t, %v", first, err)
-	leases := leasetest.Got(lease.NewManager(pool))(t)
-	jobs := leasetest.Got(job.New(pool, leases))(t)
+	leases := testdb.Got(lease.NewManager(pool))(t)
+	jobs := testdb.Got(job.New(pool, leases))(t)
 	wants(t, "a lease", leases.Do(ctx, key, func(ctx context.Context, l *lease.Lease) error { return l.Renew(ctx) }), nil)
 	fatal(t, errors.Join(jobs.Close(ctx), leases.Close(ctx)))
 }
@@ -136,10 +136,10 @@ func TestShortLivedPasswords(t *testing.T) {
 			return nil
 		}))
 		fatal(t, err)
-		base := leasetest.Got(mysql.NewConnector(cfg))(t)
+		base := testdb.Got(mysql.NewConnector(cfg))(t)
 		pool := sql.OpenDB(locksqlc.Connector(base))
 		t.Cleanup(func() { _ = pool.Close() })
-		l := leasetest.Got(faultManager(t, pool).Acquire(ctx, txlock.Named(user)))(t)
+		l := testdb.Got(faultManager(t, pool).Acquire(ctx, txlock.Named(user)))(t)
 		before := fetched.Load()
 		rotate("ALTER", "two")
 		endSessions(t, db, user)
@@ -153,7 +153,7 @@ func TestShortLivedPasswords(t *testing.T) {
 func endSessions(t *testing.T, db *testdb.DB, user string) {
 	t.Helper()
 	delays := testdb.Delays(t)
-	rows := leasetest.Got(db.Admin().QueryContext(t.Context(), "SELECT id FROM information_schema.processlist WHERE user = ?", user))(t)
+	rows := testdb.Got(db.Admin().QueryContext(t.Context(), "SELECT id FROM information_schema.processlist WHERE user = ?", user))(t)
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		var id int64
@@ -174,7 +174,7 @@ func TestServerEndsIdleTransaction(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		ctx, db, delays := t.Context(), testdb.Open(t, engine), testdb.Delays(t)
 		key := txlock.Named("idle " + db.Name())
-		tx := leasetest.Got(faultPool(t, db, network{}, guarded).BeginTx(ctx, nil))(t)
+		tx := testdb.Got(faultPool(t, db, network{}, guarded).BeginTx(ctx, nil))(t)
 		locks, err := locksqlc.Join(ctx, tx)
 		if err == nil {
 			_, err = locks.Lock(ctx, key)
@@ -194,7 +194,7 @@ func TestServerEndsIdleTransaction(t *testing.T) {
 		wants(t, "TryLock beside it", free(), txlock.ErrBusy)
 		fatal(t, testdb.Err(tx.ExecContext(ctx, "SET SESSION wait_timeout = 1")))
 		testdb.FatalIf(t, !testdb.Await(15*time.Second+delays(), func() bool { return free() == nil }), "the lock is still held")
-		leasetest.Fails(t, "a statement", testdb.Err(tx.ExecContext(ctx, "DO 1")))
+		testdb.Fails(t, "a statement", testdb.Err(tx.ExecContext(ctx, "DO 1")))
 		wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
 	})
 }
@@ -217,13 +217,13 @@ func onEmptyDatabases(t *testing.T, test func(t *testing.T, db *testdb.DB, files
 // ddl returns a file of the DDL.
 func ddl(t *testing.T, name string) string {
 	t.Helper()
-	return string(leasetest.Got(fs.ReadFile(schema.FS, name))(t))
+	return string(testdb.Got(fs.ReadFile(schema.FS, name))(t))
 }
 
 // named fails the test unless docs/how-to/install.md has these words.
 func named(t *testing.T, words ...string) {
 	t.Helper()
-	text := leasetest.Got(os.ReadFile("../docs/how-to/install.md"))(t)
+	text := testdb.Got(os.ReadFile("../docs/how-to/install.md"))(t)
 	for _, w := range words {
 		testdb.ErrorIf(t, !strings.Contains(string(text), "`"+w+"`"), "docs/how-to/install.md doesn't say `%s`", w)
 	}
@@ -237,7 +237,7 @@ func TestGoose(t *testing.T) {
 		for _, name := range files {
 			dir[strings.TrimPrefix(name, "mysql/")] = &fstest.MapFile{Data: []byte(first + "\n" + ddl(t, name))}
 		}
-		provider := leasetest.Got(goose.NewProvider(goose.DialectMySQL, db.Admin(), dir, goose.WithDisableGlobalRegistry(true)))(t)
+		provider := testdb.Got(goose.NewProvider(goose.DialectMySQL, db.Admin(), dir, goose.WithDisableGlobalRegistry(true)))(t)
 		done, err := provider.Up(t.Context())
 		testdb.ErrorIf(t, err != nil || len(done) != len(files), "%d migrations, %v, want %d", len(done), err, len(files))
 	})
@@ -262,9 +262,9 @@ func TestGolangMigrate(t *testing.T) {
 		for name, text := range downs {
 			dir[name] = &fstest.MapFile{Data: []byte(text)}
 		}
-		source := leasetest.Got(iofs.New(dir, "."))(t)
+		source := testdb.Got(iofs.New(dir, "."))(t)
 		url := "mysql://" + db.AdminDSN(func(c *mysql.Config) { c.MultiStatements = true })
-		m := leasetest.Got(migrate.NewWithSourceInstance("iofs", source, url))(t)
+		m := testdb.Got(migrate.NewWithSourceInstance("iofs", source, url))(t)
 		defer func() {
 			if sourceErr, err := m.Close(); sourceErr != nil || err != nil {
 				t.Error(sourceErr, err)
@@ -286,7 +286,7 @@ func TestAtlas(t *testing.T) {
 			if strings.HasPrefix(name, "mysql/") {
 				text = first + "\n\n" + text
 			}
-			statements := leasetest.Got(atlas.NewLocalFile(name, []byte(text)).Stmts())(t)
+			statements := testdb.Got(atlas.NewLocalFile(name, []byte(text)).Stmts())(t)
 			for _, s := range statements {
 				wants(t, fmt.Sprintf("%s: %q", name, s), testdb.Err(db.Admin().ExecContext(t.Context(), s)), nil)
 			}
@@ -306,7 +306,7 @@ func TestHolderIsToldFirst(t *testing.T) {
 				n, key := newNetwork(t, db), txlock.Named("validity:"+rand.Text())
 				holder := faultManager(t, faultPool(t, db, n, guarded), lease.TTL(6*time.Second))
 				other := faultManager(t, faultPool(t, db, network{}, guarded))
-				l := leasetest.Got(holder.Acquire(t.Context(), key))(t)
+				l := testdb.Got(holder.Acquire(t.Context(), key))(t)
 				expiry := func() int64 {
 					return count(t, db.Admin(), "SELECT expires_us FROM lockstep_leases WHERE name = ?", key.String())
 				}
@@ -345,7 +345,7 @@ func TestHolderIsToldFirst(t *testing.T) {
 				}
 				for what, err := range map[string]error{"Err": l.Err(), "cause": context.Cause(working)} {
 					wants(t, what, err, txlock.ErrLost)
-					leasetest.Fails(t, what, err, "its TTL expired and it was not renewed")
+					testdb.Fails(t, what, err, "its TTL expired and it was not renewed")
 				}
 			})
 		}
@@ -366,17 +366,17 @@ func TestVanishedGuard(t *testing.T) {
 				pool := faultPool(t, db, n, wrap)
 				holder := faultManager(t, pool, lease.TTL(10*time.Second))
 				other := faultManager(t, faultPool(t, db, network{}, guarded))
-				tx := leasetest.Got(pool.BeginTx(context.Background(), nil))(t)
+				tx := testdb.Got(pool.BeginTx(context.Background(), nil))(t)
 				fatal(t, testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)")))
-				l := leasetest.Got(holder.Acquire(t.Context(), key))(t)
+				l := testdb.Got(holder.Acquire(t.Context(), key))(t)
 				fatal(t, errors.Join(l.Guard(t.Context(), tx), n.Hang()))
 				next, err := other.Acquire(t.Context(), key, lease.WaitAtMost(60*time.Second))
 				if wants(t, "the lease of a client that has vanished", err, nil); err == nil {
 					wants(t, "Release", next.Release(t.Context()), nil)
 				}
 				fatal(t, n.Down())
-				leasetest.Fails(t, "Commit", tx.Commit())
-				leasetest.Equal(t, "rows that were committed", count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), 0)
+				testdb.Fails(t, "Commit", tx.Commit())
+				testdb.Equal(t, "rows that were committed", count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), 0)
 			})
 		}
 	}
@@ -408,7 +408,7 @@ func TestReleasesOverNewConnection(t *testing.T) {
 func leave(t *testing.T, db *testdb.DB, n network) (held func() bool) {
 	t.Helper()
 	m := faultManager(t, faultPool(t, db, n, guarded), lease.TTL(5*time.Minute))
-	l := leasetest.Got(m.Acquire(t.Context(), txlock.Named("warm:"+rand.Text())))(t) // which reads the server's clock and prepares the statements
+	l := testdb.Got(m.Acquire(t.Context(), txlock.Named("warm:"+rand.Text())))(t) // which reads the server's clock and prepares the statements
 	fatal(t, l.Release(t.Context()))
 	fatal(t, n.Slow("downstream", 2500*time.Millisecond, 2500*time.Millisecond))
 	for range 5 { // where the machine is slower than the network, it is known
@@ -458,7 +458,7 @@ func TestToldIsDurable(t *testing.T) {
 			for i, keys := range told {
 				lost := 0
 				for _, key := range keys {
-					if leasetest.Got(asks[i](t.Context(), key))(t) {
+					if testdb.Got(asks[i](t.Context(), key))(t) {
 						lost++
 					}
 				}
@@ -478,7 +478,7 @@ func tellers(t *testing.T, db *testdb.DB) (asks [2]teller, end func()) {
 	pool := faultPool(t, db, network{}, guarded)
 	pool.SetMaxIdleConns(90)
 	leases := faultManager(t, pool, lease.PurgeEvery(0, time.Hour))
-	jobs := leasetest.Got(job.New(pool, leases))(t)
+	jobs := testdb.Got(job.New(pool, leases))(t)
 	once := func(ctx context.Context, key txlock.Key) (bool, error) {
 		return locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil })
 	}

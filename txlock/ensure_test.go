@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -29,10 +28,10 @@ func TestEnsureMakesMissingRows(t *testing.T) {
 				wants(t, "Ensure", txlock.Ensure(t.Context(), pool, b, old, a, b), nil)
 			}
 			for _, key := range []txlock.Key{a, b} {
-				leasetest.Equal(t, "new rows of a key", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ? AND token = 0 AND REPLACE(owner, X'00', '') = '-' AND conn_id = 0", key.String()), 1)
-				leasetest.Equal(t, "the first grant has a token", committed(t, db, key).Token() > 0, true)
+				testdb.Equal(t, "new rows of a key", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ? AND token = 0 AND REPLACE(owner, X'00', '') = '-' AND conn_id = 0", key.String()), 1)
+				testdb.Equal(t, "the first grant has a token", committed(t, db, key).Token() > 0, true)
 			}
-			leasetest.Equal(t, "rows that were there with their token", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ? AND token = ?", old.String(), before.Token()), 1)
+			testdb.Equal(t, "rows that were there with their token", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ? AND token = ?", old.String(), before.Token()), 1)
 		}
 	})
 }
@@ -52,7 +51,7 @@ func TestEnsureWaitsForNobody(t *testing.T) {
 			pool.SetMaxOpenConns(1)
 			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, old, fresh, shared, missing), nil)
 		}
-		leasetest.Equal(t, "rows that were missing", rowsOf(t, db, missing), 1)
+		testdb.Equal(t, "rows that were missing", rowsOf(t, db, missing), 1)
 
 		// The row that another made is gone again: that Ensure has seen it is no reason not to lock it.
 		wants(t, "Rollback", maker.tx.Rollback(), nil)
@@ -179,7 +178,7 @@ func TestReadOnlyTransaction(t *testing.T) {
 			for _, key := range []txlock.Key{old, lot} {
 				grant, err := s.RLock(t.Context(), key)
 				wants(t, "RLock", err, nil)
-				leasetest.Equal(t, "it is shared", grant.Shared(), true)
+				testdb.Equal(t, "it is shared", grant.Shared(), true)
 				other := begin(t, newPool(t, db, true), nil)
 				wants(t, "TryLock of what a read-only transaction shares", testdb.Err(other.TryLock(t.Context(), key)), txlock.ErrBusy)
 				wants(t, "Rollback", other.tx.Rollback(), nil)
@@ -208,7 +207,7 @@ func old(t *testing.T, db *testdb.DB) txlock.Key {
 
 func clean(t *testing.T, pool *sql.DB, olderThan time.Duration) int {
 	t.Helper()
-	return leasetest.Got(txlock.Purge(t.Context(), pool, olderThan))(t)
+	return testdb.Got(txlock.Purge(t.Context(), pool, olderThan))(t)
 }
 
 func TestCleanRemovesOldRows(t *testing.T) {
@@ -221,8 +220,8 @@ func TestCleanRemovesOldRows(t *testing.T) {
 			again := committed(t, db, young)
 			pool := newPool(t, db, guarded)
 			pool.SetMaxOpenConns(1)
-			leasetest.Equal(t, "rows older than two hours", clean(t, pool, 2*time.Hour), 0)
-			leasetest.Equal(t, "rows older than an hour", clean(t, pool, time.Hour), 1)
+			testdb.Equal(t, "rows older than two hours", clean(t, pool, 2*time.Hour), 0)
+			testdb.Equal(t, "rows older than an hour", clean(t, pool, time.Hour), 1)
 			testdb.ErrorIf(t, rowsOf(t, db, gone) != 0 || rowsOf(t, db, young) != 1 || rowsOf(t, db, made) != 1, "the wrong rows were removed")
 			grant := committed(t, db, young)
 			testdb.ErrorIf(t, grant.Token() <= again.Token(), "token %d after %d", grant.Token(), again.Token())
@@ -244,7 +243,7 @@ func TestCleanWaitsForNobody(t *testing.T) {
 		n := clean(t, newPool(t, db, false), time.Minute)
 		testdb.ErrorIf(t, n != 1001 || rowsOf(t, db, free) != 0, "%d rows were removed, want the 1,001 that nobody needs", n)
 		for _, key := range []txlock.Key{held, shared, wanted} {
-			leasetest.Equal(t, "rows of "+key.String(), rowsOf(t, db, key), 1)
+			testdb.Equal(t, "rows of "+key.String(), rowsOf(t, db, key), 1)
 		}
 		other := begin(t, newPool(t, db, true), nil)
 		for _, key := range []txlock.Key{held, shared, wanted, fresh} {
@@ -263,7 +262,7 @@ func TestCleanKeepsTokensRising(t *testing.T) {
 		n := clean(t, pool, time.Minute)
 		testdb.ErrorIf(t, n != 0 || rowsOf(t, db, ahead) != 1, "a row whose token is ahead of the clock was removed (%d)", n)
 		before := number(t, db.Admin(), "SELECT token FROM lockstep_locks WHERE name = ?", ahead.String())
-		leasetest.Equal(t, "the token after one that is ahead of the clock", committed(t, db, ahead).Token(), uint64(before)+1)
+		testdb.Equal(t, "the token after one that is ahead of the clock", committed(t, db, ahead).Token(), uint64(before)+1)
 
 		for range 3 {
 			first := committed(t, db, key)

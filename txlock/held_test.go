@@ -16,7 +16,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -42,7 +41,7 @@ func (l *lookout) Connect(ctx context.Context) (driver.Conn, error) {
 // looksOn returns a pool of one connection that NameHolders looks on.
 func looksOn(t *testing.T, db *testdb.DB, before func(ctx context.Context) error) (*sql.DB, *lookout) {
 	t.Helper()
-	base := leasetest.Got(mysql.NewConnector(db.Config()))(t)
+	base := testdb.Got(mysql.NewConnector(db.Config()))(t)
 	l := &lookout{Connector: base, before: before}
 	pool := sql.OpenDB(l)
 	pool.SetMaxOpenConns(1)
@@ -232,7 +231,7 @@ func TestNobodyIsNamed(t *testing.T) {
 				_, err := s.TryLock(t.Context(), key)
 				wants(t, "TryLock", err, txlock.ErrBusy)
 				namesNobody(t, "TryLock", err)
-				leasetest.Equal(t, "it says that a privilege is missing", errors.Is(err, txlock.ErrPrivilege), false)
+				testdb.Equal(t, "it says that a privilege is missing", errors.Is(err, txlock.ErrPrivilege), false)
 				wants(t, "Verify", s.Verify(t.Context()), nil)
 				exact := c.before != nil || name == "no connection" // others may come too late, or connect again
 				if n, made := looks.Stats().WaitCount, l.connects.Load(); n != waits || exact && made != 1 || name == "no privilege" && made == 0 {
@@ -261,13 +260,13 @@ func TestNamesCostNothingWithoutARefusal(t *testing.T) {
 				s := namingPool(t, db, guarded, given, count).begin(t)
 				wants(t, "TryLock", testdb.Err(s.TryLock(t.Context(), free)), nil)
 				wants(t, "LockAny", testdb.Err(s.LockAny(t.Context(), key, free)), nil)
-				leasetest.Equal(t, "looks at what is free", l.connects.Load(), 0)
+				testdb.Equal(t, "looks at what is free", l.connects.Load(), 0)
 				wants(t, "TryLock", testdb.Err(s.TryLock(t.Context(), key)), txlock.ErrBusy)
 				s.commit(t)
-				leasetest.Equal(t, "looks", l.connects.Load(), int64(i))
+				testdb.Equal(t, "looks", l.connects.Load(), int64(i))
 				spent = append(spent, trips.Count())
 			}
-			leasetest.Equal(t, fmt.Sprintf("round trips, guarded=%t, beside those without names", guarded), spent[1], spent[0])
+			testdb.Equal(t, fmt.Sprintf("round trips, guarded=%t, beside those without names", guarded), spent[1], spent[0])
 		}
 	})
 }
@@ -281,7 +280,7 @@ func TestHeldErrorIsALine(t *testing.T) {
 		`owner "web-3/4711" had it`:                           {Owner: "web-3/4711"},
 		`an open transaction of session 7 has its row locked`: {Session: 7},
 	} {
-		leasetest.Equal(t, "the text", strings.ReplaceAll(err.Error(), `\"`, `"`), want)
+		testdb.Equal(t, "the text", strings.ReplaceAll(err.Error(), `\"`, `"`), want)
 	}
 }
 
@@ -309,8 +308,8 @@ func TestWaitersShareALook(t *testing.T) {
 			})
 		}
 		all.Wait()
-		leasetest.Equal(t, "looks at once", most.Load(), 1)
-		leasetest.Equal(t, "looks that are left", testdb.InUse(looks), 0)
+		testdb.Equal(t, "looks at once", most.Load(), 1)
+		testdb.Equal(t, "looks that are left", testdb.InUse(looks), 0)
 	})
 }
 
@@ -361,7 +360,7 @@ func TestWaitForItself(t *testing.T) {
 			testdb.ErrorIf(t, !ofItself(err), "exclusive in shared, behind another one that shared: %v", err)
 			wants(t, "another key", locksqlc.Run(ctx, pool, shared, func(*sql.Tx) error { return nested(named()) }), nil)
 			wants(t, "afterwards", nested(key), nil)
-			leasetest.Equal(t, "transactions that are over and remembered", txlock.Remembered(key), 0)
+			testdb.Equal(t, "transactions that are over and remembered", txlock.Remembered(key), 0)
 		}
 	})
 }
@@ -378,7 +377,7 @@ func TestWaitOnAPlainPool(t *testing.T) {
 		wants(t, "Run that is over on the server", locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
 			return errors.Join(tx.Rollback(), nested(), errNoUse)
 		}), errNoUse)
-		leasetest.Equal(t, "transactions that are over and remembered", txlock.Remembered(key), 0)
+		testdb.Equal(t, "transactions that are over and remembered", txlock.Remembered(key), 0)
 		of := txlock.Named(key.String() + "z") // LockAll comes to it last
 		begin(t, newPool(t, db, true), nil).lock(t, of)
 		err = locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
@@ -451,7 +450,7 @@ func TestOnceWaitsForItself(t *testing.T) {
 		err := once(func() error { return once(nil) })
 		testdb.ErrorIf(t, !ofItself(err), "Once: %v", err)
 		wants(t, "a lock of that key", once(func() error { return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }) }), nil)
-		leasetest.Equal(t, "transactions that are over and remembered", txlock.Remembered(key), 0)
+		testdb.Equal(t, "transactions that are over and remembered", txlock.Remembered(key), 0)
 	})
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"go.uber.org/goleak"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -56,7 +55,7 @@ func (a *answers) to(key txlock.Key) (last txlock.Event) {
 // slowPool is a pool whose transactions tell of slow waits.
 func slowPool(t *testing.T, db *testdb.DB, guarded bool, slow time.Duration, looks *sql.DB, told txlock.Observer, mutators ...func(*mysql.Config)) naming {
 	t.Helper()
-	base := leasetest.Got(mysql.NewConnector(db.Config(mutators...)))(t)
+	base := testdb.Got(mysql.NewConnector(db.Config(mutators...)))(t)
 	n := naming{options: []txlock.JoinOption{txlock.NothingRead()}}
 	if guarded {
 		n.pool = sql.OpenDB(locksqlc.Connector(base, txlock.NameHolders(looks), txlock.SlowWait(slow), txlock.Observe(told)))
@@ -106,10 +105,10 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 					s := slowPool(t, db, guarded, 10*time.Millisecond, looks, told.observe).begin(t)
 					holder = till(t, db, key)
 					wants(t, name, slowly(t, holder, looks, l, func() error { return testdb.Err(wait(s.Scope, t.Context(), key)) }), nil)
-					leasetest.Equal(t, "rows that the transaction sees of what was committed since", s.seesNew(t, db), 1)
+					testdb.Equal(t, "rows that the transaction sees of what was committed since", s.seesNew(t, db), 1)
 					wants(t, "Verify", s.Verify(t.Context()), nil)
 					s.commit(t)
-					leasetest.Equal(t, "looks that are left", testdb.InUse(looks), 0)
+					testdb.Equal(t, "looks that are left", testdb.InUse(looks), 0)
 				})
 				if t.Failed() || told.to(key).Held != nil {
 					break
@@ -123,7 +122,7 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 			} else {
 				holder.names(t, fmt.Errorf("%q: %w", key, held), key)
 			}
-			leasetest.Equal(t, name+": who is said to have had what was free", told.to(another(key)).Held, nil)
+			testdb.Equal(t, name+": who is said to have had what was free", told.to(another(key)).Held, nil)
 		}
 	})
 }
@@ -164,16 +163,16 @@ func TestSlowWaitIsAskedFor(t *testing.T) {
 						break
 					}
 				}
-				leasetest.Equal(t, name+": looks", n, c.looks)
+				testdb.Equal(t, name+": looks", n, c.looks)
 			}
-			leasetest.Equal(t, "round trips", trips["slow"], trips["none"])
+			testdb.Equal(t, "round trips", trips["slow"], trips["none"])
 		}
 		looks, l := looksOn(t, db, nil)
 		told := new(answers)
 		s := slowPool(t, db, true, time.Nanosecond, looks, told.observe).begin(t)
 		wants(t, "TryLock", testdb.Err(s.TryLock(t.Context(), key)), nil)
 		s.commit(t)
-		leasetest.Equal(t, "looks during a try", l.connects.Load(), 0)
+		testdb.Equal(t, "looks during a try", l.connects.Load(), 0)
 	})
 }
 
@@ -201,7 +200,7 @@ func TestSlowWaitLooksInVain(t *testing.T) { //nolint:paralleltest // see above
 				wants(t, name, <-done, nil)
 				wants(t, "Verify", s.Verify(t.Context()), nil)
 				s.commit(t)
-				leasetest.Equal(t, "what a look has seen that "+name, told.to(key).Held, nil)
+				testdb.Equal(t, "what a look has seen that "+name, told.to(key).Held, nil)
 				wants(t, "Close", errors.Join(looks.Close(), pool.pool.Close()), nil)
 				wants(t, name, goleak.Find(before), nil)
 			}
@@ -249,7 +248,7 @@ func holders(t *testing.T, db *testdb.DB, keys ...txlock.Key) (all []txlock.Hold
 			cfg.Params = map[string]string{db.Engine().LevelVariable(): "'" + level + "'"}
 		})
 		pool.SetMaxOpenConns(1)
-		found := leasetest.Got(txlock.Holders(t.Context(), pool, keys...))(t)
+		found := testdb.Got(txlock.Holders(t.Context(), pool, keys...))(t)
 		testdb.ErrorIf(t, i > 0 && !slices.Equal(found, all), "at %s the holders are %+v, at another level %+v", level, found, all)
 		all = found
 	}
@@ -273,18 +272,18 @@ func TestHolders(t *testing.T) {
 		noError(t, txlock.Ensure(t.Context(), db.Admin(), ensured))
 		for _, guarded := range []bool{false, true} {
 			s := begin(t, newPool(t, db, guarded), nil)
-			grants := leasetest.Got(s.LockAll(txlock.WithLabel(t.Context(), "till 7"), lot, old, fresh, ensured))(t)
+			grants := testdb.Got(s.LockAll(txlock.WithLabel(t.Context(), "till 7"), lot, old, fresh, ensured))(t)
 			all := holders(t, db, free, lot, never, old, fresh, ensured, lot)
 			testdb.FatalIf(t, len(all) != 5, "%d holders: %+v", len(all), all)
 			for i, h := range all {
 				s.holds(t, h, grants[i%4]) // the last is the first again
-				leasetest.Equal(t, "the label", h.Label, "till 7")
+				testdb.Equal(t, "the label", h.Label, "till 7")
 			}
 			other := neighbour(lot) // another key of the same center lock
 			all = holders(t, db, other)
 			testdb.ErrorIf(t, len(all) != 1 || all[0].Key != other || all[0].Session != uint64(s.id), "the holders of its neighbour: %+v", all)
 			wants(t, "Rollback", s.tx.Rollback(), nil)
-			leasetest.Equal(t, "holders after the rollback", len(holders(t, db, lot, old, fresh, ensured)), 0)
+			testdb.Equal(t, "holders after the rollback", len(holders(t, db, lot, old, fresh, ensured)), 0)
 		}
 		for _, key := range []txlock.Key{old, lot} { // a waiter is none, and nobody waits for it
 			s, waiter := holder(t, db, key), begin(t, newPool(t, db, true), nil)
@@ -298,14 +297,14 @@ func TestHolders(t *testing.T) {
 				}
 			}
 			waiter.commit(t)
-			leasetest.Equal(t, "holders after the commit", len(holders(t, db, key)), 0)
+			testdb.Equal(t, "holders after the commit", len(holders(t, db, key)), 0)
 		}
 	})
 }
 
 func TestOwner(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		host := leasetest.Got(os.Hostname())(t)
+		host := testdb.Got(os.Hostname())(t)
 		for owner, want := range map[string]string{
 			"": host + "/" + strconv.Itoa(os.Getpid()), "Kasse für Zürich": "Kasse für Zürich",
 			strings.Repeat("o", 300): strings.Repeat("o", 80), strings.Repeat("o", 79) + "ü": strings.Repeat("o", 79),
@@ -349,7 +348,7 @@ func TestAssertLocked(t *testing.T) {
 		wants(t, "of a zero key", txlock.AssertLocked(ctx, s.tx, txlock.Key{}), txlock.ErrInvalidKey)
 		wants(t, "of no transaction", txlock.AssertLocked(ctx, nil, key), txlock.ErrNoTransaction)
 
-		rows := leasetest.Got(s.tx.QueryContext(ctx, "SELECT 1 UNION ALL SELECT 2"))(t)
+		rows := testdb.Got(s.tx.QueryContext(ctx, "SELECT 1 UNION ALL SELECT 2"))(t)
 		rows.Next()
 		wants(t, "while rows are open", txlock.AssertLocked(ctx, s.tx, key), nil)
 		noError(t, errors.Join(rows.Err(), rows.Close()))
@@ -367,7 +366,7 @@ func TestAssertLocked(t *testing.T) {
 
 		s = begin(t, newPool(t, db, false), nil) // on which nobody knows
 		s.lock(t, key)
-		leasetest.Fails(t, "on a plain pool", txlock.AssertLocked(ctx, s.tx, key), txlock.ErrNotHeld.Error(), "not guarded")
+		testdb.Fails(t, "on a plain pool", txlock.AssertLocked(ctx, s.tx, key), txlock.ErrNotHeld.Error(), "not guarded")
 		wants(t, "the transaction after it", s.Verify(ctx), nil)
 		ended, cancel := context.WithCancel(ctx)
 		cancel()

@@ -9,7 +9,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -36,15 +35,15 @@ func TestLockAllOfTenThousand(t *testing.T) {
 						pool := newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.InterpolateParams = interpolate })
 						keys := family.Keys(ids...)
 						s := begin(t, pool, nil)
-						grants := leasetest.Got(s.LockAll(t.Context(), keys...))(t)
+						grants := testdb.Got(s.LockAll(t.Context(), keys...))(t)
 						allGranted(t, s, keys, grants)
 						others := begin(t, newPool(t, db, true), nil)
 						wants(t, "TryLock of the last of them", testdb.Err(others.TryLock(t.Context(), keys[n-1])), txlock.ErrBusy)
 						wants(t, "Rollback", others.tx.Rollback(), nil)
-						leasetest.Equal(t, "those that have a holder", len(holders(t, db, keys...)), n)
+						testdb.Equal(t, "those that have a holder", len(holders(t, db, keys...)), n)
 						wants(t, "Rollback", s.tx.Rollback(), nil)
-						leasetest.Equal(t, "those that have a holder after the rollback", len(holders(t, db, keys...)), 0)
-						leasetest.Equal(t, "rows after the rollback", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"), 0)
+						testdb.Equal(t, "those that have a holder after the rollback", len(holders(t, db, keys...)), 0)
+						testdb.Equal(t, "rows after the rollback", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"), 0)
 					})
 				}
 			}
@@ -55,14 +54,14 @@ func TestLockAllOfTenThousand(t *testing.T) {
 // allGranted demands a grant for every key, in its place.
 func allGranted(t *testing.T, s *session, keys []txlock.Key, grants []txlock.Grant) {
 	t.Helper()
-	leasetest.Equal(t, "grants", len(grants), len(keys))
+	testdb.Equal(t, "grants", len(grants), len(keys))
 	centers := map[uint16]uint64{}
 	for i, grant := range grants {
 		if h, held := s.Held(keys[i]); grant.Key() != keys[i] || grant.Token() < 1e15 || grant.Shared() || !held || h.Token() != grant.Token() {
 			t.Fatalf("grant %d of %v is %+v; held %t, %+v", i, keys[i], grant, held, h)
 		}
 		if slot := keys[i].Slot(); keys[i].Hashed() {
-			leasetest.Equal(t, "the token of a center row", grant.Token(), cmp.Or(centers[slot], grant.Token()))
+			testdb.Equal(t, "the token of a center row", grant.Token(), cmp.Or(centers[slot], grant.Token()))
 			centers[slot] = grant.Token()
 		}
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -81,7 +80,7 @@ func TestSmallLimitsEnd(t *testing.T) {
 		wants(t, "Verify", s.Verify(t.Context()), nil)
 		for _, k := range []txlock.Key{key, another(key)} {
 			_, holds := s.Held(k)
-			leasetest.Equal(t, "it is held after a call that failed", holds, false)
+			testdb.Equal(t, "it is held after a call that failed", holds, false)
 		}
 		wants(t, "Rollback", other.Rollback(), nil)
 		wants(t, "the same lock when it is free", testdb.Err(lock(s.Scope, t.Context(), key)), nil)
@@ -264,7 +263,7 @@ func TestTryFixesTheSnapshot(t *testing.T) {
 				wants(t, "Lock", err, txlock.ErrStaleSnapshot)
 				continue
 			}
-			leasetest.Equal(t, "rows that are seen of what was done under the lock", number(t, s.tx, "SELECT COUNT(*) FROM "+table), 1)
+			testdb.Equal(t, "rows that are seen of what was done under the lock", number(t, s.tx, "SELECT COUNT(*) FROM "+table), 1)
 		}
 	})
 }
@@ -368,7 +367,7 @@ func TestWaitsAtSerializable(t *testing.T) {
 						exec(t, first.tx, "UPDATE "+table+" SET n = n + 1")
 						first.commit(t)
 						wants(t, way, <-granted, nil)
-						leasetest.Equal(t, "what was read", number(t, next.tx, "SELECT n FROM "+table), number(t, db.Admin(), "SELECT n FROM "+table))
+						testdb.Equal(t, "what was read", number(t, next.tx, "SELECT n FROM "+table), number(t, db.Admin(), "SELECT n FROM "+table))
 						next.commit(t)
 					})
 				}
@@ -409,7 +408,7 @@ func TestReadWhileLocking(t *testing.T) {
 						committed(t, db, key)
 					}}
 					wants(t, name, testdb.Err(lock(s.Scope, ctx, key)), txlock.ErrStaleSnapshot)
-					leasetest.Equal(t, "somebody has read", ctx.between == nil, true)
+					testdb.Equal(t, "somebody has read", ctx.between == nil, true)
 				})
 			}
 		}

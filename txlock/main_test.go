@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var exec, number, limited, newPool, noError, wants = testdb.Exec, testdb.Number, leasetest.Limited, leasetest.Pool, leasetest.Must, leasetest.Wants
+var exec, number, limited, newPool, noError, wants = testdb.Exec, testdb.Number, leasetest.Limited, leasetest.Pool, testdb.Must, testdb.Wants
 
 // onServers runs a test on every server.
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
@@ -46,7 +46,7 @@ func onCenters(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 func ungranted(t *testing.T, engine testdb.Engine) *testdb.DB {
 	t.Helper()
 	db := testdb.Fresh(t, engine)
-	statements := leasetest.Got(schema.Statements())(t)
+	statements := testdb.Got(schema.Statements())(t)
 	for _, statement := range statements {
 		if strings.HasPrefix(statement, "CREATE") {
 			db.Exec(t, statement)
@@ -75,7 +75,7 @@ type session struct {
 func inTx(t *testing.T, pool *sql.DB, options ...txlock.JoinOption) *session {
 	t.Helper()
 	tx := testdb.Begin(t, pool)
-	scope := leasetest.Got(txlock.Join(t.Context(), tx, options...))(t)
+	scope := testdb.Got(txlock.Join(t.Context(), tx, options...))(t)
 	return &session{Scope: scope, tx: tx}
 }
 
@@ -83,12 +83,12 @@ func inTx(t *testing.T, pool *sql.DB, options ...txlock.JoinOption) *session {
 func begin(t *testing.T, pool *sql.DB, options *sql.TxOptions) *session {
 	t.Helper()
 	tx := testdb.Begin(t, pool, options)
-	return &session{Scope: leasetest.Got(txlock.Join(t.Context(), tx, txlock.NothingRead()))(t), tx: tx, id: testdb.ConnID(t, tx)}
+	return &session{Scope: testdb.Got(txlock.Join(t.Context(), tx, txlock.NothingRead()))(t), tx: tx, id: testdb.ConnID(t, tx)}
 }
 
 func (s *session) lock(t *testing.T, key txlock.Key) txlock.Grant {
 	t.Helper()
-	return leasetest.Got(s.Lock(t.Context(), key))(t)
+	return testdb.Got(s.Lock(t.Context(), key))(t)
 }
 
 func (s *session) commit(t *testing.T) {
@@ -102,7 +102,7 @@ func (s *session) refuses(t *testing.T, key txlock.Key, want error, names ...str
 	for _, name := range names {
 		grant, err := verbs[name](s.Scope, t.Context(), key)
 		wants(t, name+" of "+key.String(), err, want)
-		leasetest.Equal(t, "granted", grant, txlock.Grant{})
+		testdb.Equal(t, "granted", grant, txlock.Grant{})
 	}
 	wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
 }

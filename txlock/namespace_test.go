@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -137,7 +136,7 @@ func TestCheckColumns(t *testing.T) {
 		wants(t, "no such column", exact.CheckColumns(t.Context(), db.Admin(), table, "x"), txlock.ErrInvalidKey)
 		err := exact.CheckColumns(t.Context(), db.Admin(), "no`such", "x")
 		testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), "inspect column `x` of `no``such`"), "no such table: %v", err)
-		leasetest.Fails(t, "CheckColumns without a pool", exact.CheckColumns(t.Context(), nil, table, "r"))
+		testdb.Fails(t, "CheckColumns without a pool", exact.CheckColumns(t.Context(), nil, table, "r"))
 	})
 }
 
@@ -162,8 +161,8 @@ func TestNamespaces(t *testing.T) {
 		holders, err := txlock.Holders(t.Context(), pool, keys...)
 		testdb.ErrorIf(t, err != nil || len(holders) != 3 || holders[1].Key.String() != "@shop/"+name, "holders: %+v, %v", holders, err)
 
-		leases := leasetest.Got(lease.NewManager(pool))(t)
-		jobs := leasetest.Got(job.New(pool, leases))(t)
+		leases := testdb.Got(lease.NewManager(pool))(t)
+		jobs := testdb.Got(job.New(pool, leases))(t)
 		t.Cleanup(func() { noError(t, errors.Join(jobs.Close(context.Background()), leases.Close(context.Background()))) })
 		at := time.Now().Add(-time.Hour).Truncate(time.Hour)
 		for _, key := range keys {
@@ -171,7 +170,7 @@ func TestNamespaces(t *testing.T) {
 			testdb.ErrorIf(t, !ran || err != nil, "Tick(%q): %t, %v", key, ran, err)
 			wants(t, "the tick again", testdb.Err(jobs.Claim(t.Context(), key, at)), job.ErrDone)
 			noError(t, testdb.Err(leases.TryAcquire(t.Context(), key)))
-			permits := leasetest.Got(leases.Semaphore(txlock.Segments(key, 1)[0], 1))(t)
+			permits := testdb.Got(leases.Semaphore(txlock.Segments(key, 1)[0], 1))(t)
 			noError(t, testdb.Err(permits.TryAcquire(t.Context())))
 		}
 		listed, err := leases.List(t.Context())

@@ -16,7 +16,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -80,8 +79,8 @@ func (r *recorder) wants(t *testing.T, events ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	testdb.ErrorIf(t, !slices.Equal(r.events, events), "observed %q, want %q", r.events, events)
-	leasetest.Equal(t, "calls that are asked and not answered", r.asked, 0)
-	leasetest.Equal(t, "odd events", strings.Join(r.odd, "; "), "")
+	testdb.Equal(t, "calls that are asked and not answered", r.asked, 0)
+	testdb.Equal(t, "odd events", strings.Join(r.odd, "; "), "")
 	r.events = nil
 }
 
@@ -186,7 +185,7 @@ func observed(t *testing.T, db *testdb.DB, mutators ...func(*mysql.Config)) (*sq
 func observedBy(t *testing.T, db *testdb.DB, other txlock.Observer, mutators ...func(*mysql.Config)) (*sql.DB, *recorder) {
 	t.Helper()
 	r := new(recorder)
-	base := leasetest.Got(mysql.NewConnector(db.Config(mutators...)))(t)
+	base := testdb.Got(mysql.NewConnector(db.Config(mutators...)))(t)
 	pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(txlock.MultiObserver(r.observe, other))))
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool, r
@@ -206,8 +205,8 @@ func TestObserveEndBeforeGrant(t *testing.T) {
 				}
 			}
 		})
-		tx := leasetest.Got(pool.BeginTx(ctx, nil))(t)
-		s := leasetest.Got(txlock.Join(t.Context(), tx))(t)
+		tx := testdb.Got(pool.BeginTx(ctx, nil))(t)
+		s := testdb.Got(txlock.Join(t.Context(), tx))(t)
 		a := named()
 		noError(t, testdb.Err(s.Lock(t.Context(), a)))
 		r.wants(t, "granted "+a.String(), "released "+a.String())
@@ -238,14 +237,14 @@ func TestObserverEndsItsGoroutine(t *testing.T) {
 				}
 				err = ends(s.tx)
 				testdb.ErrorIf(t, (err != nil) != (in == txlock.Lost && name == "Commit"), "%s, %s: %v", in, name, err)
-				leasetest.Equal(t, fmt.Sprintf("connections in use behind %s, %s", in, name), testdb.InUse(pool), 0)
+				testdb.Equal(t, fmt.Sprintf("connections in use behind %s, %s", in, name), testdb.InUse(pool), 0)
 				testdb.ErrorIf(t, in == txlock.Granted && !slices.Contains(r.events, "released "+a.String()),
 					"%s: a lock that was granted has no end: %q", name, r.events)
 				if in != txlock.Refused {
 					holder(t, db, a).commit(t)
 				}
 			}
-			leasetest.Equal(t, string(in)+": calls that are asked and not answered", r.asked, 0)
+			testdb.Equal(t, string(in)+": calls that are asked and not answered", r.asked, 0)
 		}
 	})
 }
@@ -259,7 +258,7 @@ func TestObserveRun(t *testing.T) {
 			calls := 0
 			err := locksqlc.Run(t.Context(), pool, []txlock.Key{a}, func(tx *sql.Tx) error {
 				calls++
-				s := leasetest.Got(locksqlc.Join(t.Context(), tx))(t)
+				s := testdb.Got(locksqlc.Join(t.Context(), tx))(t)
 				noError(t, testdb.Err(s.Once(t.Context(), o)))
 				if calls == 1 {
 					return &mysql.MySQLError{Number: 1213}
@@ -299,7 +298,7 @@ func TestSlogObserver(t *testing.T) {
 			if level < least {
 				line = ""
 			}
-			leasetest.Equal(t, fmt.Sprintf("what it writes of a %s from %v on", kind, least), out.String(), line)
+			testdb.Equal(t, fmt.Sprintf("what it writes of a %s from %v on", kind, least), out.String(), line)
 		}
 	}
 	late, web := errors.New("late"), &txlock.HeldError{
@@ -342,11 +341,11 @@ func TestMultiObserver(t *testing.T) {
 		return func(_ context.Context, e txlock.Event) { told = append(told, who+" "+string(e.Kind)) }
 	}
 	func() {
-		defer func() { leasetest.Equal[any](t, "recovered", recover(), "the observer") }()
+		defer func() { testdb.Equal[any](t, "recovered", recover(), "the observer") }()
 		broken := func(context.Context, txlock.Event) { panic("the observer") }
 		txlock.MultiObserver(note("first"), nil, broken, note("last"))(t.Context(), txlock.Event{Kind: txlock.Granted})
 	}()
-	leasetest.Equal(t, "who is told", strings.Join(told, ", "), "first granted, last granted")
+	testdb.Equal(t, "who is told", strings.Join(told, ", "), "first granted, last granted")
 }
 
 // newLog is a log from a level on, without the time.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -83,7 +82,7 @@ func sells(t *testing.T, s *session, key txlock.Key) error {
 	n := int64(0)
 	err := s.tx.QueryRowContext(s.LockWith(t.Context(), key), "SELECT COUNT(*) FROM lockstep_leases WHERE slot < ?", 7).Scan(&n)
 	grant, held := s.Held(key)
-	leasetest.Equal(t, "LockWith has locked", held && grant.Token() > 1000, true)
+	testdb.Equal(t, "LockWith has locked", held && grant.Token() > 1000, true)
 	return errors.Join(err, testdb.Err(s.tx.ExecContext(s.CommitWith(t.Context(), txlock.AnyRows), "DELETE FROM lockstep_once WHERE name = ?", key.String())))
 }
 
@@ -109,7 +108,7 @@ func TestWithoutProcedures(t *testing.T) {
 				wants(t, "locks", takeAll(t, pool), nil)
 				before := calls(t, db)
 				wants(t, "locks again", takeAll(t, pool), nil)
-				leasetest.Equal(t, "procedures that were called after one was missing", calls(t, db)-before, 0)
+				testdb.Equal(t, "procedures that were called after one was missing", calls(t, db)-before, 0)
 			})
 		})
 	}
@@ -131,7 +130,7 @@ func TestProceduresDroppedMeanwhile(t *testing.T) {
 		testdb.ErrorIf(t, grant.Token() <= first.Token(), "token %d after %d", grant.Token(), first.Token())
 		next.commit(t)
 		wants(t, "locks without", takeAll(t, pool), nil)
-		procedures := leasetest.Got(schema.Procedures())(t)
+		procedures := testdb.Got(schema.Procedures())(t)
 		for _, statement := range procedures {
 			db.Exec(t, statement)
 		}
@@ -163,7 +162,7 @@ func TestTriesOfNewKeys(t *testing.T) {
 		}
 		all.Wait()
 		for i := range granted {
-			leasetest.Equal(t, "the key was granted", granted[i].Load() > 0, true)
+			testdb.Equal(t, "the key was granted", granted[i].Load() > 0, true)
 		}
 	})
 }
@@ -197,12 +196,12 @@ func TestInterruptedStatements(t *testing.T) {
 		const prolong = "UPDATE lockstep_once SET done_us"
 		interrupted.Store(prolong)
 		noError(t, testdb.Err(locksqlc.Once(t.Context(), pool, named(), func(*sql.Tx) error { return nil }, txlock.Keep(time.Microsecond))))
-		leasetest.Equal(t, "how often the time of the key was prolonged", strings.Count(strings.Join(wire.Sent(), "\n"), prolong), 2)
+		testdb.Equal(t, "how often the time of the key was prolonged", strings.Count(strings.Join(wire.Sent(), "\n"), prolong), 2)
 
 		interrupted.Store("DELETE FROM lockstep_once")
 		for want := range 2 {
-			n := leasetest.Got(txlock.PurgeOnce(t.Context(), pool))(t)
-			leasetest.Equal(t, "keys that PurgeOnce has deleted", n, want)
+			n := testdb.Got(txlock.PurgeOnce(t.Context(), pool))(t)
+			testdb.Equal(t, "keys that PurgeOnce has deleted", n, want)
 		}
 	})
 }
@@ -313,7 +312,7 @@ func TestSweepOnce(t *testing.T) {
 		wants(t, "Rollback", s.tx.Rollback(), nil)
 		wantsSwept(1)
 		wantsSwept(0)
-		leasetest.Equal(t, "rows that are left", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_once WHERE name LIKE 'b%'"), 1000)
+		testdb.Equal(t, "rows that are left", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_once WHERE name LIKE 'b%'"), 1000)
 		exec(t, db.Admin(), "DROP TABLE lockstep_once")
 		wants(t, "PurgeOnce", testdb.Err(txlock.PurgeOnce(t.Context(), pool)), txlock.ErrSchema)
 		lost := begin(t, pool, nil)
@@ -364,7 +363,7 @@ func TestOnceKeptForEver(t *testing.T) {
 			s = begin(t, pool, nil)
 			s.once(t, key, false, txlock.Keep(keep))
 			noError(t, testdb.Err(s.tx.ExecContext(s.CommitWith(t.Context(), 0), "DELETE FROM lockstep_once WHERE name = ''"))) // what it was told is sealed before
-			leasetest.Equal(t, "how long it is kept", number(t, db.Admin(), "SELECT keep_us FROM lockstep_once WHERE name = ?", key.String()), us)
+			testdb.Equal(t, "how long it is kept", number(t, db.Admin(), "SELECT keep_us FROM lockstep_once WHERE name = ?", key.String()), us)
 		}
 	})
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -226,7 +225,7 @@ func TestSharedKeys(t *testing.T) {
 		grants, err := s.LockAll(t.Context(), append(segments, key)...)
 		wants(t, "LockAll of shared segments", err, nil)
 		for i, grant := range grants {
-			leasetest.Equal(t, "it is shared", grant.Shared(), i < 3)
+			testdb.Equal(t, "it is shared", grant.Shared(), i < 3)
 		}
 		wants(t, "Commit", s.tx.Commit(), nil)
 	})
@@ -281,11 +280,11 @@ func lockAllRead(t *testing.T, pool *sql.DB, level sql.IsolationLevel, keys []tx
 	if len(keys) == 0 {
 		return nil
 	}
-	tx := leasetest.Got(pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level}))(t)
+	tx := testdb.Got(pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level}))(t)
 	defer func() { _ = tx.Rollback() }()
 	number(t, tx, "SELECT COUNT(*) FROM lockstep_once")
-	scope := leasetest.Got(txlock.Join(t.Context(), tx))(t)
-	grants := leasetest.Got(scope.LockAll(context.WithoutCancel(t.Context()), slices.Clone(keys)...))(t)
+	scope := testdb.Got(txlock.Join(t.Context(), tx))(t)
+	grants := testdb.Got(scope.LockAll(context.WithoutCancel(t.Context()), slices.Clone(keys)...))(t)
 	for _, g := range grants {
 		tokens = append(tokens, g.Token())
 	}

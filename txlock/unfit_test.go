@@ -15,7 +15,6 @@ import (
 	"github.com/DATA-DOG/go-sqlmock"
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -44,7 +43,7 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, guarded := range []bool{false, true} {
 			pool, key := newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{variable: value} }), named()
-			tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
+			tx := testdb.Got(pool.BeginTx(t.Context(), nil))(t)
 			wants(t, "Join", testdb.Err(txlock.Join(t.Context(), tx)), want)
 			if guarded {
 				wants(t, "Join again", testdb.Err(txlock.Join(t.Context(), tx)), want)
@@ -54,7 +53,7 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 			wants(t, "Check", schema.Check(t.Context(), pool), want)
 
 			ctx := limited(t, time.Minute) // else a lease might be waited for
-			leases := leasetest.Got(lease.NewManager(pool))(t)
+			leases := testdb.Got(lease.NewManager(pool))(t)
 			for what, err := range map[string]error{
 				"Acquire":        testdb.Err(leases.Acquire(ctx, key)),
 				"TryAcquire":     testdb.Err(leases.TryAcquire(ctx, key)),
@@ -78,7 +77,7 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 				"Inspect": func(m *lease.Manager) error { return testdb.Err(m.Inspect(t.Context(), key)) },
 				"Purge":   func(m *lease.Manager) error { return testdb.Err(m.Purge(t.Context())) },
 			} {
-				m := leasetest.Got(lease.NewManager(pool))(t)
+				m := testdb.Got(lease.NewManager(pool))(t)
 				wants(t, what, call(m), want)
 				wants(t, "Close", m.Close(context.WithoutCancel(t.Context())), nil)
 			}
@@ -89,9 +88,9 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 
 		// By a SET of the session, which a plain pool sees at Join.
 		for _, guarded := range []bool{false, true} {
-			conn := leasetest.Got(newPool(t, db, guarded).Conn(t.Context()))(t)
+			conn := testdb.Got(newPool(t, db, guarded).Conn(t.Context()))(t)
 			exec(t, conn, "SET "+variable+" = "+value)
-			tx := leasetest.Got(conn.BeginTx(t.Context(), nil))(t)
+			tx := testdb.Got(conn.BeginTx(t.Context(), nil))(t)
 			scope, err := txlock.Join(t.Context(), tx)
 			if err == nil {
 				_, err = scope.Lock(t.Context(), named())
@@ -196,7 +195,7 @@ func TestMissingPrivileges(t *testing.T) {
 			db.Exec(t, "REPLACE INTO lockstep_locks VALUES ('long ago', 1, '-', 0, 1)")
 			denied("Clean", "lockstep_locks", testdb.Err(txlock.Purge(t.Context(), pool, time.Hour)))
 
-			leases := leasetest.Got(lease.NewManager(pool))(t)
+			leases := testdb.Got(lease.NewManager(pool))(t)
 			denied("Acquire", "lockstep_leases", testdb.Err(leases.Acquire(t.Context(), named())))
 			wants(t, "Close", leases.Close(context.WithoutCancel(t.Context())), nil)
 		}
@@ -220,7 +219,7 @@ func TestOtherDriver(t *testing.T) {
 		t.Cleanup(func() { _ = db.Close() })
 		mock.ExpectBegin()
 		mock.ExpectExec("SET TRANSACTION READ WRITE").WillReturnError(c.reply)
-		tx := leasetest.Got(db.BeginTx(t.Context(), nil))(t)
+		tx := testdb.Got(db.BeginTx(t.Context(), nil))(t)
 		_, err = txlock.Join(t.Context(), tx)
 		testdb.ErrorIf(t, !errors.Is(err, c.reply) || strings.Contains(err.Error(), needs) != c.told, "Join: %v, told=%t", err, c.told)
 	}
@@ -253,7 +252,7 @@ func rollsBackOnTimeout(t *testing.T, db *testdb.DB) {
 		if key == known {
 			wants(t, "Verify", verify, nil)
 		}
-		leasetest.Equal(t, "Verify says that it is doomed, as LockAny", errors.Is(verify, txlock.ErrTxDoomed), errors.Is(err, txlock.ErrTxDoomed))
+		testdb.Equal(t, "Verify says that it is doomed, as LockAny", errors.Is(verify, txlock.ErrTxDoomed), errors.Is(err, txlock.ErrTxDoomed))
 	}
 }
 
@@ -264,7 +263,7 @@ func startsWithoutAutocommit(t *testing.T, db *testdb.DB) {
 	defer db.Exec(t, "SET GLOBAL init_connect = ''")
 	for _, guarded := range []bool{false, true} {
 		pool := newPool(t, db, guarded)
-		tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
+		tx := testdb.Got(pool.BeginTx(t.Context(), nil))(t)
 		wants(t, "Join", testdb.Err(txlock.Join(t.Context(), tx)), schema.ErrAutocommit)
 		wants(t, "Rollback", tx.Rollback(), nil)
 		wants(t, "Check", schema.Check(t.Context(), pool), schema.ErrAutocommit)
@@ -293,7 +292,7 @@ func isReadOnly(t *testing.T, db *testdb.DB) {
 		s.refuses(t, hashed(), txlock.ErrReadOnly, "Lock")
 		grant, err := s.RLock(t.Context(), old)
 		wants(t, "RLock", err, nil)
-		leasetest.Equal(t, "the token of the shared grant, after an exclusive one", grant.Token(), before.Token())
+		testdb.Equal(t, "the token of the shared grant, after an exclusive one", grant.Token(), before.Token())
 		s.commit(t)
 	}
 }

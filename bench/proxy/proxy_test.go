@@ -13,18 +13,17 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dca00107/lockstep/bench/stats"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
-var must = leasetest.Must
+var must = testdb.Must
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // echo is a server that answers each line with itself.
 func echo(t *testing.T) string {
 	t.Helper()
-	listener := leasetest.Got(net.Listen("tcp", "127.0.0.1:0"))(t)
+	listener := testdb.Got(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -47,7 +46,7 @@ func echo(t *testing.T) string {
 
 func start(t *testing.T, target string, roundTrip time.Duration) *Proxy {
 	t.Helper()
-	p := leasetest.Got(Start("tcp", target, roundTrip, Anything))(t)
+	p := testdb.Got(Start("tcp", target, roundTrip, Anything))(t)
 	t.Cleanup(func() { must(t, p.Close()) })
 	return p
 }
@@ -55,7 +54,7 @@ func start(t *testing.T, target string, roundTrip time.Duration) *Proxy {
 // client returns a function that sends a line and waits for its echo.
 func client(t *testing.T, addr string) (ask func(line string) time.Duration, conn net.Conn) {
 	t.Helper()
-	conn = leasetest.Got(net.Dial("tcp", addr))(t)
+	conn = testdb.Got(net.Dial("tcp", addr))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	answers := bufio.NewReader(conn)
 	return func(line string) time.Duration {
@@ -130,7 +129,7 @@ func TestMeters(t *testing.T) {
 				rest = rest[len(part):]
 				n += meter.count(part)
 			}
-			leasetest.Equal(t, fmt.Sprint(name, " in parts of ", size), n, c.want)
+			testdb.Equal(t, fmt.Sprint(name, " in parts of ", size), n, c.want)
 		}
 	}
 }

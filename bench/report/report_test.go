@@ -7,11 +7,10 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/bench/report"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
-var must = leasetest.Must
+var must = testdb.Must
 
 // book has three rounds of two contenders on two servers and two links.
 func book() *report.Book {
@@ -67,9 +66,9 @@ func TestCSV(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	must(t, book().WriteCSV(&out))
-	lines := leasetest.Got(csv.NewReader(&out).ReadAll())(t)
-	leasetest.Equal(t, "lines", len(lines), 1+2*(2*2*2+1))
-	leasetest.Equal(t, "the line", strings.Join(lines[2], " "), "MariaDB loopback 1 key lockstep Run time us 3 165 157.5 172.5 1.5 1.5 1.5")
+	lines := testdb.Got(csv.NewReader(&out).ReadAll())(t)
+	testdb.Equal(t, "lines", len(lines), 1+2*(2*2*2+1))
+	testdb.Equal(t, "the line", strings.Join(lines[2], " "), "MariaDB loopback 1 key lockstep Run time us 3 165 157.5 172.5 1.5 1.5 1.5")
 }
 
 const figures = `server,link,case,contender,metric,unit,rounds,median,q1,q3,ratio,ratio_q1,ratio_q3

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/bench/site"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -28,7 +27,7 @@ func TestDurable(t *testing.T) {
 		{settings{flush("1"), sync}, true},
 		{settings{flush("1"), sync, log}, false},
 	} {
-		leasetest.Equal(t, fmt.Sprint(c.settings, ": durable"), (&site.Server{Settings: c.settings}).Durable(), c.want)
+		testdb.Equal(t, fmt.Sprint(c.settings, ": durable"), (&site.Server{Settings: c.settings}).Durable(), c.want)
 	}
 	if !(&site.Redis{Settings: settings{{Name: "appendonly", Value: "yes"}, {Name: "appendfsync", Value: "always"}}}).Durable() ||
 		(&site.Redis{Settings: settings{{Name: "appendonly", Value: "yes"}, {Name: "appendfsync", Value: "everysec"}}}).Durable() {

@@ -12,7 +12,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/shopdb/shopdb"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -27,11 +26,11 @@ func newDatabase(t *testing.T, engine testdb.Engine, mutators ...func(*mysql.Con
 	t.Helper()
 	database := testdb.Shared(t, engine).OpenNamed(t)
 	mutators = append(mutators, database.Overwriting(t), func(cfg *mysql.Config) { cfg.ParseTime = true })
-	db := leasetest.Got(locksqlc.Open(database.AdminDSN(mutators...)))(t)
+	db := testdb.Got(locksqlc.Open(database.AdminDSN(mutators...)))(t)
 	t.Cleanup(func() { must(t, db.Close()) })
 	whole := database.ConnectAdmin(t, func(cfg *mysql.Config) { cfg.MultiStatements = true })
-	ddl := leasetest.Got(os.ReadFile("testdata/schema.sql"))(t)
-	leasetest.Got(whole.ExecContext(t.Context(), string(ddl)))(t)
+	ddl := testdb.Got(os.ReadFile("testdata/schema.sql"))(t)
+	testdb.Got(whole.ExecContext(t.Context(), string(ddl)))(t)
 	return db
 }
 
@@ -92,10 +91,10 @@ func TestNoUpdateIsLost(t *testing.T) {
 				sum := int64(0)
 				must(t, q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error { // slices lock all of their keys, empty ones nothing
 					for _, skus := range [][]string{nil, {"a", "b"}} {
-						leasetest.Got(q.DropProducts(t.Context(), shopdb.DropProductsParams{Skus: skus}))(t)
+						testdb.Got(q.DropProducts(t.Context(), shopdb.DropProductsParams{Skus: skus}))(t)
 					}
-					leasetest.Got(q.ListAccounts(t.Context(), nil))(t)
-					leasetest.Got(q.ListAccounts(t.Context(), []int64{4, 3, 2, 1}))(t)
+					testdb.Got(q.ListAccounts(t.Context(), nil))(t)
+					testdb.Got(q.ListAccounts(t.Context(), []int64{4, 3, 2, 1}))(t)
 					for _, key := range append(shopdb.Products.Keys("a", "b"), shopdb.Accounts.Keys(1, 2, 3, 4)...) {
 						_, held := q.Locks().Held(key)
 						testdb.ErrorIf(t, !held, "%s is not locked", key)
@@ -103,9 +102,9 @@ func TestNoUpdateIsLost(t *testing.T) {
 					return nil
 				}))
 				for id := range int64(accounts) {
-					sum += leasetest.Got(q.Glance(t.Context(), id+1))(t)
+					sum += testdb.Got(q.Glance(t.Context(), id+1))(t)
 				}
-				leasetest.Equal(t, "the money", sum, accounts*money)
+				testdb.Equal(t, "the money", sum, accounts*money)
 			})
 		}
 	})
@@ -125,4 +124,4 @@ func move(ctx context.Context, q shopdb.Querier, from, to, amount int64) error {
 	return nil
 }
 
-var must, wants = leasetest.Must, leasetest.Wants
+var must, wants = testdb.Must, testdb.Wants

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -58,7 +57,7 @@ func TestFrontCheck(t *testing.T) {
 	w.lockgen(1, []string{behind + ": no such file or directory: run lockgen", front + " is stale: run lockgen"}, "-check", "-front", w.front)
 	testdb.ErrorIf(t, w.exists(behind) || w.read(front) != stale, "-check has written")
 	w.lockgen(0, nil, "-front", w.front)
-	leasetest.Equal(t, "what -front has written", w.read(front), was)
+	testdb.Equal(t, "what -front has written", w.read(front), was)
 	queries := filepath.Join(w.root, "queries.sql")
 	w.write(queries, strings.Replace(w.read(queries), "# lock: Accounts(id)", "# lock: Accounts(balance)", 1))
 	w.lockgen(1, []string{"queries.sql:19: Accounts(balance): balance must be the key of the row"}, "-front", w.front)
@@ -110,14 +109,14 @@ func TestFrontNames(t *testing.T) {
 	models := filepath.Join(w.dir, "models.go")
 	was := w.read(models)
 	w.write(models, was+"\ntype Status string\n\nfunc AllStatusValues() []Status { return nil }\n")
-	files := leasetest.Got(filepath.Glob(filepath.Join(w.dir, "*.go")))(t)
+	files := testdb.Got(filepath.Glob(filepath.Join(w.dir, "*.go")))(t)
 	for _, file := range files { // a name that parameters and imports in front have, too
 		w.write(file, strings.Replace(w.read(file), "package hidden\n", "package db\n", 1))
 	}
 	w.lockgen(0, nil, "-front", w.front)
 	out, err := exec.Command("go", "build", "./"+w.front).CombinedOutput()
 	testdb.ErrorIf(t, err != nil, "go build: %v\n%s", err, out)
-	leasetest.Says(t, output, w.read(filepath.Join(w.front, output)), "= behind.AllStatusValues\n")
+	testdb.Says(t, output, w.read(filepath.Join(w.front, output)), "= behind.AllStatusValues\n")
 	w.write(models, strings.Replace(was, "package hidden", "package db", 1)+"\ntype Run struct{ ID int64 }\n")
 	w.lockgen(1, []string{"has a Run, and so has the package in front: give sqlc's another name"}, "-front", w.front)
 }
@@ -157,7 +156,7 @@ func TestFrontPackage(t *testing.T) {
 func TestWithoutSQLC(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t, "hidden/internal/hidden")
-	generated := leasetest.Got(filepath.Glob(filepath.Join(w.dir, "*.go")))(t)
+	generated := testdb.Got(filepath.Glob(filepath.Join(w.dir, "*.go")))(t)
 	locks := filepath.Join(w.dir, "locks.go")
 	for _, file := range generated {
 		if file != locks {

@@ -16,7 +16,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"golang.org/x/tools/go/packages"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -403,7 +402,7 @@ func records(t *testing.T, tx interface {
 		}
 		selects = append(selects, "SELECT '"+table.name+"', "+first+", "+second+", "+text+", CONCAT_WS(' ', "+strings.Join(all, ", ")+") FROM "+table.name)
 	}
-	rows := leasetest.Got(tx.QueryContext(t.Context(), strings.Join(selects, " UNION ALL ")))(t)
+	rows := testdb.Got(tx.QueryContext(t.Context(), strings.Join(selects, " UNION ALL ")))(t)
 	found := map[record]bool{}
 	for rows.Next() {
 		var name, text, all string
@@ -423,14 +422,14 @@ func records(t *testing.T, tx interface {
 // TestAcceptedWritesAreLocked draws statements and the locks of annotations.
 func TestAcceptedWritesAreLocked(t *testing.T) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
-		schema := leasetest.Got(random())(t)
+		schema := testdb.Got(random())(t)
 		text := randomSchema
 		if engine == testdb.MariaDB { // whose name for it the parser doesn't know
 			text = strings.ReplaceAll(text, "utf8mb4_0900_bin", "utf8mb4_nopad_bin")
 		}
 		database := testdb.Fresh(t, engine)
 		db := database.ConnectAdmin(t, func(cfg *mysql.Config) { cfg.MultiStatements, cfg.InterpolateParams = true, true })
-		leasetest.Got(db.ExecContext(t.Context(), text+randomRows))(t)
+		testdb.Got(db.ExecContext(t.Context(), text+randomRows))(t)
 		seed := testdb.Seed()
 		t.Logf("LOCKSTEP_SEED=%d", seed)
 		draw := rand.New(rand.NewPCG(seed, 0))
@@ -467,17 +466,17 @@ func TestAcceptedWritesAreLocked(t *testing.T) {
 // locks, and whether it has changed any. It leaves nothing.
 func (g *grammar) execute(t *testing.T, db *sql.DB, before map[record]bool, sent string, args []any, keys map[string]bool) (wrong []string, some bool) {
 	t.Helper()
-	tx := leasetest.Got(db.BeginTx(t.Context(), nil))(t)
+	tx := testdb.Got(db.BeginTx(t.Context(), nil))(t)
 	defer func() { must(t, tx.Rollback()) }()
 	result, err := tx.ExecContext(t.Context(), sent, args...)
 	if err != nil {
 		return nil, false
 	}
-	count := leasetest.Got(result.RowsAffected())(t)
+	count := testdb.Got(result.RowsAffected())(t)
 	if count == 0 {
 		return nil, false
 	}
-	id := leasetest.Got(result.LastInsertId())(t)
+	id := testdb.Got(result.LastInsertId())(t)
 	made := g.made(sent, id, count)
 	after := records(t, tx, g.tables)
 	existed := map[string]bool{}

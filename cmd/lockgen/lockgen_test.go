@@ -21,7 +21,6 @@ import (
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/hidden"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/shopdb/shopdb"
 	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -47,12 +46,12 @@ func TestCompiles(t *testing.T) {
 // TestStale proves that the output doesn't compile beside other SQL than that it was made of.
 func TestStale(t *testing.T) {
 	t.Parallel()
-	file := leasetest.Got(filepath.Abs("testdata/shopdb/shopdb/queries.sql.go"))(t)
-	text := leasetest.Got(os.ReadFile(file))(t)
+	file := testdb.Got(filepath.Abs("testdata/shopdb/shopdb/queries.sql.go"))(t)
+	text := testdb.Got(os.ReadFile(file))(t)
 	dir := t.TempDir()
 	changed := strings.Replace(string(text), "UPDATE accounts SET balance = ?", "UPDATE accounts SET balance = balance + ?", 1)
 	must(t, os.WriteFile(filepath.Join(dir, "changed.go"), []byte(changed), 0o644))
-	overlay := leasetest.Got(json.Marshal(map[string]any{"Replace": map[string]string{file: filepath.Join(dir, "changed.go")}}))(t)
+	overlay := testdb.Got(json.Marshal(map[string]any{"Replace": map[string]string{file: filepath.Join(dir, "changed.go")}}))(t)
 	must(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644))
 	out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "./testdata/shopdb/shopdb").CombinedOutput()
 	testdb.ErrorIf(t, err == nil || !strings.Contains(string(out), "duplicate key false"), "go build: %v\n%s", err, out)
@@ -71,13 +70,13 @@ var shop = sync.OnceValues(func() (*goPackage, error) {
 // in the SQL that sqlc has generated, too.
 func planned(t *testing.T, old, changed string) string {
 	t.Helper()
-	text := leasetest.Got(os.ReadFile("testdata/queries.sql"))(t)
+	text := testdb.Got(os.ReadFile("testdata/queries.sql"))(t)
 	testdb.FatalIf(t, !strings.Contains(string(text), old), "%q is nowhere", old)
 	file := filepath.Join(t.TempDir(), "queries.sql")
 	must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(text), old, changed)), 0o644))
 	sources, found, err := readQueries([]string{file})
 	must(t, err)
-	pkg := leasetest.Got(shop())(t)
+	pkg := testdb.Got(shop())(t)
 	own := *pkg
 	own.methods = map[string]*method{}
 	for name, m := range pkg.methods {
@@ -86,7 +85,7 @@ func planned(t *testing.T, old, changed string) string {
 		own.methods[name] = &m
 	}
 	p := &plan{pkg: &own, problems: found}
-	schema := leasetest.Got(readSchema([]string{"testdata/schema.sql"}))(t)
+	schema := testdb.Got(readSchema([]string{"testdata/schema.sql"}))(t)
 	p.compare(schema)
 	p.make(sources)
 	_, _ = p.leave(nil) // nothing is left for later
@@ -148,7 +147,7 @@ func TestRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			leasetest.Says(t, "lockgen", planned(t, c.old, c.new), c.want)
+			testdb.Says(t, "lockgen", planned(t, c.old, c.new), c.want)
 		})
 	}
 }
@@ -159,7 +158,7 @@ func TestForms(t *testing.T) {
 	for _, form := range []string{"-- %s\n", "# %s\n", "/* %s */\n"} {
 		of := func(text string) string { return strings.Replace(form, "%s", text, 1) }
 		said := planned(t, "-- name: SetBalance :exec\n# lock: Accounts(id)\n", of("name: SetBalance :exec")+of("lock: Accounts(id)"))
-		leasetest.Equal(t, fmt.Sprintf("what lockgen says to %q", form), said, "")
+		testdb.Equal(t, fmt.Sprintf("what lockgen says to %q", form), said, "")
 	}
 }
 
@@ -171,7 +170,7 @@ type workspace struct {
 
 func newWorkspace(t *testing.T, pkg string) *workspace {
 	t.Helper()
-	root := leasetest.Got(os.MkdirTemp("testdata", ".copy-"))(t)
+	root := testdb.Got(os.MkdirTemp("testdata", ".copy-"))(t)
 	t.Cleanup(func() { must(t, os.RemoveAll(root)) })
 	name, _, _ := strings.Cut(pkg, "/")
 	w := &workspace{T: t, root: root, dir: filepath.Join(root, filepath.FromSlash(pkg)), front: filepath.Join(root, name)}
@@ -189,7 +188,7 @@ func (w *workspace) lockgen(want int, says []string, args ...string) string {
 	if code := run(append(args, w.dir), &stderr); code != want {
 		w.Errorf("lockgen %q has ended with %d, want %d: %s", args, code, want, stderr.String())
 	}
-	leasetest.Says(w, fmt.Sprintf("lockgen %q", args), stderr.String(), says...)
+	testdb.Says(w, fmt.Sprintf("lockgen %q", args), stderr.String(), says...)
 	if want == 0 && len(says) == 0 && stderr.Len() > 0 {
 		w.Errorf("lockgen %q says: %s", args, stderr.String())
 	}
@@ -203,7 +202,7 @@ func (w *workspace) write(path, text string) {
 
 func (w *workspace) read(path string) string {
 	w.Helper()
-	return string(leasetest.Got(os.ReadFile(path))(w.T))
+	return string(testdb.Got(os.ReadFile(path))(w.T))
 }
 
 // replace replaces a text in a file.
@@ -250,7 +249,7 @@ func TestOnly(t *testing.T) {
 	testdb.ErrorIf(t, strings.Contains(later, "Accounts"), "what was asked for is left for later:\n%s", later)
 	w.lockgen(0, []string{touches}, "-only", "accounts, Reparent", "-check")
 	for query, want := range map[string]bool{"SetBalance": true, "Reparent": true, "UpsertProduct": true, "TouchCart": false, "ReplaceLine": false} {
-		leasetest.Equal(t, "Locked has "+query, strings.Contains(w.read(written), "func (l *Locked) "+query+"("), want)
+		testdb.Equal(t, "Locked has "+query, strings.Contains(w.read(written), "func (l *Locked) "+query+"("), want)
 	}
 	out, err := exec.Command("go", "vet", "./"+w.dir).CombinedOutput()
 	testdb.ErrorIf(t, err != nil, "go vet: %v\n%s", err, out)
@@ -268,7 +267,7 @@ func TestOnlyHas(t *testing.T) {
 		"CALL pay('x')": false, "CALL pay(accounts)": true, "TRUNCATE `Accounts`": true, "TRUNCATE my_accounts": false, "TRUNCATE shop.accounts": true,
 	} {
 		q := &query{source: &source{name: "Pay"}, method: &method{sql: sql}}
-		leasetest.Equal(t, sql, (only{"accounts", "Glance"}).has(q), want)
+		testdb.Equal(t, sql, (only{"accounts", "Glance"}).has(q), want)
 		testdb.ErrorIf(t, !(only{"Pay"}).has(q) || !(only(nil)).has(q), "%s: a query that is named, and each without -only, must say its locks", sql)
 	}
 }
@@ -297,10 +296,10 @@ func TestOwnTransactions(t *testing.T) {
 		type locker interface{ Locks() *txlock.Scope }
 		locks := func(t *testing.T, with func(tx *traced) (locker, error)) {
 			t.Helper()
-			tx := leasetest.Got(db.BeginTx(t.Context(), nil))(t)
+			tx := testdb.Got(db.BeginTx(t.Context(), nil))(t)
 			defer func() { must(t, tx.Rollback()) }()
 			own := &traced{Tx: tx}
-			locked := leasetest.Got(with(own))(t)
+			locked := testdb.Got(with(own))(t)
 			_, held := locked.Locks().Held(shopdb.Accounts.Key(1))
 			testdb.ErrorIf(t, !held, "the account is not locked")
 			if own.sent.Load() < 2 { // the question whether a transaction is open, and the query
@@ -308,16 +307,16 @@ func TestOwnTransactions(t *testing.T) {
 			}
 		}
 		locks(t, func(tx *traced) (locker, error) {
-			q := leasetest.Got(q.WithLocks(t.Context(), tx))(t)
+			q := testdb.Got(q.WithLocks(t.Context(), tx))(t)
 			_, err := q.GetAccount(t.Context(), 1)
 			return q, err
 		})
 		locks(t, func(tx *traced) (locker, error) {
-			q := leasetest.Got(hidden.WithLocks(t.Context(), struct{ gen.DBTX }{tx}))(t)
+			q := testdb.Got(hidden.WithLocks(t.Context(), struct{ gen.DBTX }{tx}))(t)
 			_, err := q.GetAccount(t.Context(), 1)
 			return q, err
 		})
-		conn := leasetest.Got(db.Conn(t.Context()))(t)
+		conn := testdb.Got(db.Conn(t.Context()))(t)
 		defer func() { must(t, conn.Close()) }()
 		for _, none := range []gen.DBTX{db, conn, struct{ gen.DBTX }{db}, nil, (*sql.Tx)(nil)} {
 			_, err := hidden.WithLocks(t.Context(), none)
@@ -349,14 +348,14 @@ func TestTwoTrips(t *testing.T) {
 				testdb.ErrorIf(t, !held, "it is not locked")
 				return q.CommitWith(1).SetBalance(t.Context(), shopdb.SetBalanceParams{ID: 1, Balance: account.Balance - 1})
 			}))
-			leasetest.Equal(t, "round trips", trips.Count()-before, 2)
+			testdb.Equal(t, "round trips", trips.Count()-before, 2)
 		}
-		account := leasetest.Got(q.GetAccount(t.Context(), 1))(t)
-		leasetest.Equal(t, "the balance", account.Balance, money-3)
+		account := testdb.Got(q.GetAccount(t.Context(), 1))(t)
+		testdb.Equal(t, "the balance", account.Balance, money-3)
 		err := q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
 			_, err := q.CommitWith(1).GetAccount(t.Context(), 1)
 			return err
 		})
-		leasetest.Fails(t, "a read that is to commit", err, "single INSERT, UPDATE, DELETE or REPLACE")
+		testdb.Fails(t, "a read that is to commit", err, "single INSERT, UPDATE, DELETE or REPLACE")
 	})
 }

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -37,7 +36,7 @@ var random = sync.OnceValues(func() (*catalog, error) {
 // :ids a slice, all others are integers; locks are as in an annotation.
 func verdict(t *testing.T, locks, text string) string {
 	t.Helper()
-	schema := leasetest.Got(random())(t)
+	schema := testdb.Got(random())(t)
 	g := &grammar{tables: randomTables()}
 	sql := namedMark.ReplaceAllStringFunc(text, func(mark string) string {
 		p := &param{name: mark[1:], kind: types.Typ[types.Int64], many: strings.HasSuffix(mark, "s")}
@@ -173,7 +172,7 @@ func TestIdentifies(t *testing.T) {
 		"SET ('a', 'b') COLLATE utf8mb4_bin": {text, "is a SET"},
 		"BINARY(16)":                         {types.NewStruct(nil, nil), "lockgen knows integers, strings and uuid.UUID"},
 	} {
-		schema := leasetest.Got(schemaOf(t, "CREATE TABLE t (k "+def+")"))(t)
+		schema := testdb.Got(schemaOf(t, "CREATE TABLE t (k "+def+")"))(t)
 		err := schema.tables["t"].columns["k"].identifies(c.id, "utf8mb4_bin")
 		testdb.ErrorIf(t, c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)), "%s: %v, want %q", def, err, c.want)
 	}
@@ -187,7 +186,7 @@ func TestValuers(t *testing.T) {
 	v := value{id: types.Typ[types.String], kind: name}
 	must(t, v.fits())
 	name.AddMethod(types.NewFunc(token.NoPos, pkg, "Value", types.NewSignatureType(types.NewVar(0, pkg, "", name), nil, nil, nil, nil, false)))
-	leasetest.Fails(t, "the schema", v.fits(), "whose method Value may send another value")
+	testdb.Fails(t, "the schema", v.fits(), "whose method Value may send another value")
 }
 
 // TestUnknownSchemas proves that a schema counts as a whole, and that what lockgen doesn't know in it is refused.
@@ -202,7 +201,7 @@ func TestUnknownSchemas(t *testing.T) {
 		"CREATE SEQUENCE s":                                                "doesn't know what",
 	} {
 		_, err := schemaOf(t, text)
-		leasetest.Fails(t, text, err, want)
+		testdb.Fails(t, text, err, want)
 	}
 	const table = "CREATE TABLE t (a INT, b INT, c INT NOT NULL, PRIMARY KEY (a, b));"
 	for text, want := range map[string]string{
@@ -222,7 +221,7 @@ func TestUnknownSchemas(t *testing.T) {
 		"ALTER TABLE t ADD UNIQUE u (b), DROP INDEX u":             "primary a,b",
 		"CREATE UNIQUE INDEX u ON t (b); DROP INDEX u ON t":        "primary a,b",
 	} {
-		schema := leasetest.Got(schemaOf(t, table+text))(t)
+		schema := testdb.Got(schemaOf(t, table+text))(t)
 		var got []string
 		for _, i := range schema.tables["t"].unique {
 			got = append(got, i.name+" "+strings.Join(i.columns, ","))
@@ -241,7 +240,7 @@ func FuzzParse(f *testing.F) {
 	}
 
 	schema, err := random()
-	leasetest.Must(f, err)
+	testdb.Must(f, err)
 	tables := randomTables()
 	f.Fuzz(func(_ *testing.T, text string) {
 		g := &grammar{tables: tables}
@@ -263,7 +262,7 @@ func schemaOf(t *testing.T, files ...string) (*catalog, error) {
 	for i, text := range files {
 		must(t, os.WriteFile(filepath.Join(dir, strconv.Itoa(i)+".sql"), []byte(text), 0o644))
 	}
-	found := leasetest.Got(sqlFiles(dir, []string{"."}))(t)
+	found := testdb.Got(sqlFiles(dir, []string{"."}))(t)
 	return readSchema(found)
 }
 
@@ -310,7 +309,7 @@ func TestCollations(t *testing.T) {
 		"filled up":                   {"CREATE TABLE t (k BINARY(9))", "", "fills values up with zero bytes"},
 		"a number with several texts": {"CREATE TABLE t (k DECIMAL(9, 2))", "", "is decimal(9,2), of which one value may have several texts"},
 	} {
-		schema := leasetest.Got(schemaOf(t, c.schema))(t)
+		schema := testdb.Got(schemaOf(t, c.schema))(t)
 		err := schema.tables["t"].columns["k"].compares(c.fold)
 		testdb.ErrorIf(t, c.want == asBytes && err != nil || c.want != asBytes && (err == nil || !strings.Contains(err.Error(), c.want)),
 			"%s: %v, want %q", name, err, c.want)
@@ -320,8 +319,8 @@ func TestCollations(t *testing.T) {
 // compared compares families with the schema of the shop, where a text is replaced by another.
 func compared(t *testing.T, pkg *goPackage, old, changed string) problems {
 	t.Helper()
-	text := leasetest.Got(os.ReadFile("testdata/schema.sql"))(t)
-	schema := leasetest.Got(schemaOf(t, strings.ReplaceAll(string(text), old, changed)))(t)
+	text := testdb.Got(os.ReadFile("testdata/schema.sql"))(t)
+	schema := testdb.Got(schemaOf(t, strings.ReplaceAll(string(text), old, changed)))(t)
 	p := &plan{pkg: pkg}
 	p.compare(schema)
 	return p.problems
@@ -330,7 +329,7 @@ func compared(t *testing.T, pkg *goPackage, old, changed string) problems {
 // TestFamilySaysHow proves that a family of texts over a column that compares bytes is refused unless it says so.
 func TestFamilySaysHow(t *testing.T) {
 	t.Parallel()
-	pkg := leasetest.Got(shop())(t)
+	pkg := testdb.Got(shop())(t)
 	for exact, want := range map[bool]string{false: "compares bytes, and the family doesn't declare it", true: ""} {
 		changed, fam := *pkg, *pkg.tables["products"]
 		fam.fold, fam.exact = "", exact
@@ -346,7 +345,7 @@ func TestMigrations(t *testing.T) {
 	t.Parallel()
 	const up = "CREATE TABLE t (k VARBINARY(9));\n"
 	for _, undo := range []string{"-- +goose Down", "-- +migrate Down", "-- migrate:down", "---- create above / drop below ----"} {
-		schema := leasetest.Got(schemaOf(t, up+undo+"\nDROP TABLE t;", "ALTER TABLE t ADD COLUMN n INT"))(t)
+		schema := testdb.Got(schemaOf(t, up+undo+"\nDROP TABLE t;", "ALTER TABLE t ADD COLUMN n INT"))(t)
 		testdb.ErrorIf(t, schema.tables["t"] == nil || schema.tables["t"].columns["n"] == nil, "%s: the schema has %v", undo, schema.tables)
 	}
 	dir := t.TempDir()
@@ -359,7 +358,7 @@ func TestMigrations(t *testing.T) {
 // under an unknown collation, are refused where they are marked.
 func TestSchemaRefuses(t *testing.T) {
 	t.Parallel()
-	pkg := leasetest.Got(shop())(t)
+	pkg := testdb.Got(shop())(t)
 	for name, c := range map[string]struct{ old, new, want string }{
 		"no table":    {"CREATE TABLE carts", "CREATE TABLE baskets", "locks.go:32: the schema has no table carts"},
 		"no column":   {"id         BINARY(16)", "cart_id BINARY(16)", "locks.go:32: table carts has no column id in the schema"},

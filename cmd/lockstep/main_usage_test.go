@@ -15,7 +15,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/ops"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -40,7 +39,7 @@ func file(t *testing.T, dir, name, text string) string {
 	return path
 }
 
-var check, wants = leasetest.Must, leasetest.Wants
+var check, wants = testdb.Must, testdb.Wants
 
 // TestUsage proves that wrong calls are told what to do, and have their exit code.
 func TestUsage(t *testing.T) {
@@ -296,7 +295,7 @@ func TestDoneInPart(t *testing.T) {
 			"purge that is refused has answered %v", removed)
 		s.unused()
 		told, _ := s.call(purge...)
-		leasetest.Says(t, "purge", told, "Removed 1 rows of locks, 1 of leases, 0 of Once, 0 of jobs.", "DELETE ON ")
+		testdb.Says(t, "purge", told, "Removed 1 rows of locks, 1 of leases, 0 of Once, 0 of jobs.", "DELETE ON ")
 		op.change(grant, need{"DELETE", "once"})
 		op.change(grant, need{"DELETE", "jobs"})
 		s.answer(done, &removed, purge...)
@@ -313,7 +312,7 @@ func TestDoneInPart(t *testing.T) {
 		fresh.answer(declined, &installed, "install", "--views", "--yes", "--json")
 		testdb.ErrorIf(t, len(installed.Tables) != 5 || len(installed.Views) > 0, "install that is refused has answered %+v", installed)
 		output, code = fresh.call("install", "--views", "--yes")
-		leasetest.Says(t, "install", output, "There are 5 tables, 0 views and ", "GRANT CREATE VIEW")
+		testdb.Says(t, "install", output, "There are 5 tables, 0 views and ", "GRANT CREATE VIEW")
 		testdb.ErrorIf(t, code != declined || strings.Contains(output, "Installed."), "install that is refused returns %d, and prints:\n%s", code, output)
 		fresh.dsn = fresh.db.AdminDSN()
 		fresh.answer(done, &installed, "install", "--views", "--yes")

@@ -23,7 +23,6 @@ import (
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/ops"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -271,7 +270,7 @@ func TestViewOfLateLocks(t *testing.T) {
 		for _, key := range []txlock.Key{orders.Key(42), hashed} {
 			s.waitsFor(key)
 		}
-		session := leasetest.Got(s.db.Admin().Conn(s.ctx))(s)
+		session := testdb.Got(s.db.Admin().Conn(s.ctx))(s)
 		defer func() { s.must(session.Close()) }()
 		query, want := "SELECT COUNT(DISTINCT name), COUNT(*), COUNT(held_s), MIN(transaction_s) >= 3 FROM lockstep_held", "3|3|0|1"
 		if s.db.Engine() == testdb.MariaDB {
@@ -300,7 +299,7 @@ func TestViewsOfOneDatabase(t *testing.T) {
 			return err
 		}
 		begin := func() *sql.Tx {
-			tx := leasetest.Got(s.db.Admin().BeginTx(s.ctx, nil))(s)
+			tx := testdb.Got(s.db.Admin().BeginTx(s.ctx, nil))(s)
 			t.Cleanup(func() { _ = tx.Rollback() })
 			return tx
 		}
@@ -359,8 +358,8 @@ func (s *stage) read(db gen.DBTX, query string) (all []string, err error) {
 // printed executes what the command sql prints, as a DBA does, until it shows what is wanted.
 func (s *stage) printed(what string, want ...string) {
 	s.Helper()
-	all := leasetest.Got(statements(what, s.db.Engine() == testdb.MariaDB))(s)
-	session := leasetest.Got(s.db.Admin().Conn(s.ctx))(s)
+	all := testdb.Got(statements(what, s.db.Engine() == testdb.MariaDB))(s)
+	session := testdb.Got(s.db.Admin().Conn(s.ctx))(s)
 	defer func() { s.must(session.Close()) }()
 	for _, query := range all {
 		if strings.HasPrefix(query, "SET") {
@@ -411,12 +410,12 @@ func TestTop(t *testing.T) {
 	}{
 		{'w', `order:42 report "order:77\x1b[2J"`}, {'a', `report "order:77\x1b[2J" order:42`}, {'k', `"order:77\x1b[2J" order:42 report`},
 	} {
-		leasetest.Equal(t, fmt.Sprintf("how %c sorts", c.key), strings.Join(firsts(press(s, c.key).text()), " "), c.want)
+		testdb.Equal(t, fmt.Sprintf("how %c sorts", c.key), strings.Join(firsts(press(s, c.key).text()), " "), c.want)
 	}
 	old := picture(0)
 	old.Ages = ops.Ages{LocksAge: 9, LeasesAge: 12}
 	s.see(old)
-	leasetest.Says(t, "how old locks and leases are", s.text(), "2 locks 9.0s ago, 1 leases 12s ago")
+	testdb.Says(t, "how old locks and leases are", s.text(), "2 locks 9.0s ago, 1 leases 12s ago")
 	partly := picture(1)
 	partly.Gaps = []ops.Gap{{What: "programs are not known"}, {What: "what other users hold is not known", Fix: "GRANT PROCESS ON *.* TO 'op'@'%'", Hides: true, Denied: true}}
 	s.see(partly)
@@ -442,9 +441,9 @@ func TestTop(t *testing.T) {
 	next, _ = next.Update(tea.WindowSizeMsg{Width: 20, Height: 2})
 	before := next.(screen).from
 	next, _ = next.Update(tea.KeyPressMsg{Code: tea.KeyPgDown})
-	leasetest.Equal(t, "the first line of a small screen after page down", next.(screen).from, before+1)
+	testdb.Equal(t, "the first line of a small screen after page down", next.(screen).from, before+1)
 	next, _ = next.Update(tea.KeyPressMsg{Code: tea.KeyPgUp})
-	leasetest.Equal(t, "the first line of a small screen after page up", next.(screen).from, before)
+	testdb.Equal(t, "the first line of a small screen after page up", next.(screen).from, before)
 	_, end := next.Update(tea.KeyPressMsg{Code: 'q', Text: "q"})
 	testdb.ErrorIf(t, end == nil || end() != tea.Quit(), "q doesn't end it")
 }
@@ -491,7 +490,7 @@ func TestTopAt80Columns(t *testing.T) {
 // TestTopNeedsATerminal proves that top says so if its input or output is none.
 func TestTopNeedsATerminal(t *testing.T) {
 	t.Parallel()
-	null := leasetest.Got(os.OpenFile(os.DevNull, os.O_RDWR, 0))(t)
+	null := testdb.Got(os.OpenFile(os.DevNull, os.O_RDWR, 0))(t)
 	defer func() { _ = null.Close() }()
 	read, write, err := os.Pipe()
 	check(t, err)

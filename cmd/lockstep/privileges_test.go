@@ -13,7 +13,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/ops"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -216,9 +215,9 @@ func (s *stage) everything() {
 	s.waitsFor(orders.Key(42))
 	s.listed()
 	s.acquire("web-1/4711", "nightly report")
-	seats := leasetest.Got(s.manager().Semaphore(txlock.Named("report:standby"), 1))(s)
+	seats := testdb.Got(s.manager().Semaphore(txlock.Named("report:standby"), 1))(s)
 	s.must(testdb.Err(seats.Acquire(s.ctx)))
-	jobs := leasetest.Got(job.New(s.pool, s.manager()))(s)
+	jobs := testdb.Got(job.New(s.pool, s.manager()))(s)
 	s.must(testdb.Err(jobs.Tick(s.ctx, txlock.Named("mails"), time.Now().Add(-time.Minute), func(context.Context, time.Time) error { return nil })))
 	s.unused()
 }
@@ -239,11 +238,11 @@ func (s *stage) unused() {
 	s.Helper()
 	s.must(txlock.Ensure(s.ctx, s.pool, orders.Key(1)))
 	s.db.Exec(s, "UPDATE lockstep_locks SET locked_us = 1 WHERE name = 'order:1'")
-	l := leasetest.Got(s.manager().Acquire(s.ctx, txlock.Named("unused")))(s)
+	l := testdb.Got(s.manager().Acquire(s.ctx, txlock.Named("unused")))(s)
 	s.must(l.Release(s.ctx))
 	s.db.Exec(s, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = 'unused'")
-	tx := leasetest.Got(s.pool.BeginTx(s.ctx, nil))(s)
-	scope := leasetest.Got(txlock.Join(s.ctx, tx))(s)
+	tx := testdb.Got(s.pool.BeginTx(s.ctx, nil))(s)
+	scope := testdb.Got(txlock.Join(s.ctx, tx))(s)
 	s.must(testdb.Err(scope.Once(s.ctx, txlock.Named("payment:7"))))
 	s.must(tx.Commit())
 	s.db.Exec(s, "UPDATE lockstep_once SET done_us = 1 WHERE name = 'payment:7'")
@@ -255,7 +254,7 @@ func (s *stage) unused() {
 func (s *stage) listed() {
 	s.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); testdb.Refresh() {
-		p := leasetest.Got(ops.New(s.db.Admin()).Look(s.ctx))(s)
+		p := testdb.Got(ops.New(s.db.Admin()).Look(s.ctx))(s)
 		holds := slices.ContainsFunc(p.Locks, func(l ops.Lock) bool { return l.Session == uint64(s.last) })
 		if holds || slices.ContainsFunc(p.Waits, func(w ops.Wait) bool { return w.Session == uint64(s.last) }) {
 			return

@@ -18,7 +18,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/ops"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -40,7 +39,7 @@ func (s *stage) answer(want int, into any, args ...string) {
 // ended only if that is meant, and that nothing changes where the user may not end sessions.
 func TestReleaseOfOne(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
-		permits := leasetest.Got(s.manager().Semaphore(txlock.Named("imports"), 2))(s)
+		permits := testdb.Got(s.manager().Semaphore(txlock.Named("imports"), 2))(s)
 		for i := range 2 {
 			s.must(testdb.Err(permits.Acquire(lease.WithOwner(s.ctx, fmt.Sprintf("import %d", i+1)))))
 		}
@@ -142,13 +141,13 @@ func (s *stage) meanwhile(do func(), args ...string) (output string, code int) {
 // and locked the key again, while somebody thought about the question.
 func TestReleaseOfTheNext(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
-		conn := leasetest.Got(s.pool.Conn(s.ctx))(s)
+		conn := testdb.Got(s.pool.Conn(s.ctx))(s)
 		defer func() { s.must(conn.Close()) }()
 		s.last = testdb.ConnID(s, conn)
 		s.number(s.last)
 		locked := func() *sql.Tx {
-			tx := leasetest.Got(conn.BeginTx(s.ctx, nil))(s)
-			scope := leasetest.Got(txlock.Join(s.ctx, tx))(s)
+			tx := testdb.Got(conn.BeginTx(s.ctx, nil))(s)
+			scope := testdb.Got(txlock.Join(s.ctx, tx))(s)
 			s.lock(scope, orders.Key(42))
 			s.listed()
 			return tx
@@ -207,20 +206,20 @@ func TestReleaseOfTheNextLease(t *testing.T) {
 			l, key := s.acquire("web-1/4711", "nightly report"), txlock.Named("report")
 			output, code := s.meanwhile(func() {
 				s.must(l.Release(s.ctx))
-				l = leasetest.Got(m.Acquire(s.ctx, key))(s)
+				l = testdb.Got(m.Acquire(s.ctx, key))(s)
 			}, command, "report")
 			testdb.ErrorIf(t, code != nothing || l.Renew(s.ctx) != nil || isAsked(l),
 				"%s returns %d, prints:\n%s\nand then the lease has the error %v, asked: %t", command, code, output, l.Err(), isAsked(l))
 			s.must(l.Release(s.ctx))
 		}
 
-		kept := leasetest.Got(m.Acquire(s.ctx, txlock.Named("kept"), lease.HoldAtLeast(time.Hour)))(s)
+		kept := testdb.Got(m.Acquire(s.ctx, txlock.Named("kept"), lease.HoldAtLeast(time.Hour)))(s)
 		s.must(kept.Release(s.ctx))
 		output, code := s.call("ask", "kept", "--yes")
 		testdb.ErrorIf(t, code != nothing || strings.Contains(output, "request"), "ask of a lease that was released returns %d, and prints:\n%s", code, output)
 		s.shows([]string{"release", "kept", "--yes"}, "Nobody holds it")
 
-		reader := leasetest.Got(m.AcquireShared(lease.WithOwner(s.ctx, "reader/1"), txlock.Named("doc")))(s)
+		reader := testdb.Got(m.AcquireShared(lease.WithOwner(s.ctx, "reader/1"), txlock.Named("doc")))(s)
 		var writer *lease.Lease
 		writing := make(chan error, 1)
 		go func() {
@@ -260,10 +259,10 @@ func isAsked(l *lease.Lease) bool {
 // requested after a question only, as the programs see it.
 func TestJobs(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
-		jobs := leasetest.Got(job.New(s.pool, s.manager()))(s)
+		jobs := testdb.Got(job.New(s.pool, s.manager()))(s)
 		name := "reports:" + strings.Repeat("of-all-branches-", 4)
 		fails := func(context.Context, time.Time) error { return errors.New(strings.Repeat("no paper, ", 30)) }
-		leasetest.Fails(t, "the job", testdb.Err(jobs.Tick(s.ctx, txlock.Named(name), time.Now().Add(-time.Hour), fails)), "no paper")
+		testdb.Fails(t, "the job", testdb.Err(jobs.Tick(s.ctx, txlock.Named(name), time.Now().Add(-time.Hour), fails)), "no paper")
 		key := txlock.Named("nightly")
 		s.must(testdb.Err(jobs.Tick(s.ctx, key, time.Now().Add(-time.Hour), func(context.Context, time.Time) error { return nil })))
 
@@ -282,7 +281,7 @@ func TestJobs(t *testing.T) {
 
 		status := func() ops.JobStatus {
 			t.Helper()
-			all := leasetest.Got(ops.New(s.db.Admin()).Jobs(s.ctx))(s)
+			all := testdb.Got(ops.New(s.db.Admin()).Jobs(s.ctx))(s)
 			j, _ := all.Job("nightly")
 			return j
 		}
@@ -398,7 +397,7 @@ func (s *stage) finding(subject string, as *sql.DB) ops.Finding {
 // findings returns what check says of subjects.
 func (s *stage) findings(as *sql.DB, subjects ...string) (all []ops.Finding) {
 	s.Helper()
-	found := leasetest.Got(ops.New(as).Check(s.ctx))(s)
+	found := testdb.Got(ops.New(as).Check(s.ctx))(s)
 	for _, subject := range subjects {
 		i := slices.IndexFunc(found, func(f ops.Finding) bool { return f.Name == subject })
 		testdb.FatalIf(s, i < 0, "check says nothing of %s", subject)

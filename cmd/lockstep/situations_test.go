@@ -17,7 +17,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -88,7 +87,7 @@ var situations = []struct {
 	}},
 	{"a prepared transaction", func(s *stage) {
 		s.must(txlock.Ensure(s.ctx, s.pool, orders.Key(42)))
-		conn := leasetest.Got(s.pool.Conn(s.ctx))(s)
+		conn := testdb.Got(s.pool.Conn(s.ctx))(s)
 		session := testdb.ConnID(s, conn)
 		xid := "'" + s.db.Name() + "'"
 		for _, statement := range []string{
@@ -140,7 +139,7 @@ var situations = []struct {
 	{"a fair queue of 50", func(s *stage) {
 		s.pool.SetMaxOpenConns(0)
 		ctx := lease.WithOwner(s.ctx, "web-1/4711")
-		holder := leasetest.Got(s.manager(lease.WithLabel("web-1:4711")).Acquire(ctx, txlock.Named("report"), lease.TTL(10*time.Minute)))(s)
+		holder := testdb.Got(s.manager(lease.WithLabel("web-1:4711")).Acquire(ctx, txlock.Named("report"), lease.TTL(10*time.Minute)))(s)
 		waiting, cancel := context.WithCancel(lease.WithOwner(s.ctx, "web-2/815"))
 		ended := make(chan error, 50)
 		s.Cleanup(func() {
@@ -196,18 +195,18 @@ var situations = []struct {
 		s.shows([]string{"show", "report"}, "nightly report")
 	}},
 	{"a full semaphore", func(s *stage) {
-		permits := leasetest.Got(s.manager(lease.WithLabel("web-1:4711")).Semaphore(txlock.Named("imports"), 2))(s)
+		permits := testdb.Got(s.manager(lease.WithLabel("web-1:4711")).Semaphore(txlock.Named("imports"), 2))(s)
 		for i := range 2 {
 			s.must(testdb.Err(permits.Acquire(lease.WithOwner(s.ctx, fmt.Sprintf("import %d", i+1)))))
 		}
 		s.shows([]string{"leases"}, "import 1", "import 2")
 	}},
 	{"jobs that failed and died", func(s *stage) {
-		jobs := leasetest.Got(job.New(s.pool, s.manager(), job.InstanceName("web-1:4711")))(s)
+		jobs := testdb.Got(job.New(s.pool, s.manager(), job.InstanceName("web-1:4711")))(s)
 		at := time.Now().Add(-time.Minute)
 		s.must(testdb.Err(jobs.Tick(s.ctx, txlock.Named("cleanup"), at, func(context.Context, time.Time) error { return nil })))
 		fails := func(context.Context, time.Time) error { return errors.New("no paper") }
-		leasetest.Fails(s, "the job", testdb.Err(jobs.Tick(s.ctx, txlock.Named("invoices"), at, fails)), "no paper")
+		testdb.Fails(s, "the job", testdb.Err(jobs.Tick(s.ctx, txlock.Named("invoices"), at, fails)), "no paper")
 		s.must(testdb.Err(jobs.Tick(s.ctx, txlock.Named("mails"), at, func(context.Context, time.Time) error { return nil })))
 		s.db.Exec(s, "UPDATE lockstep_jobs SET ended_us = 0, done_us = done_us - 1 WHERE name = 'mails'") // as its process left it
 		report := txlock.Named("report")
@@ -232,7 +231,7 @@ var situations = []struct {
 		s.Cleanup(func() { cancel(); _, _ = <-ended, <-ended })
 		leads := make(chan struct{}, 2)
 		for _, name := range []string{"web-1:4711", "web-2:815"} {
-			e := leasetest.Got(elect.New(s.manager(lease.WithLabel(name)), txlock.Named("scheduler"), elect.InstanceName(name)))(s)
+			e := testdb.Got(elect.New(s.manager(lease.WithLabel(name)), txlock.Named("scheduler"), elect.InstanceName(name)))(s)
 			go func() {
 				ended <- e.Run(ctx, func(ctx context.Context, _ *elect.Term) error { leads <- struct{}{}; <-ctx.Done(); return nil })
 			}()
@@ -270,7 +269,7 @@ var situations = []struct {
 // alter changes a table that is used, and waits for it until the end of the test.
 func (s *stage) alter(table string) {
 	s.Helper()
-	conn := leasetest.Got(s.db.Admin().Conn(s.ctx))(s)
+	conn := testdb.Got(s.db.Admin().Conn(s.ctx))(s)
 	s.number(testdb.ConnID(s, conn))
 	changed := make(chan struct{})
 	ctx, cancel := context.WithCancel(s.ctx)
@@ -304,7 +303,7 @@ func (s *stage) waitsForTable(n int) {
 // acquire acquires a lease of the key report that lasts for the test.
 func (s *stage) acquire(owner, note string) *lease.Lease {
 	s.Helper()
-	l := leasetest.Got(s.manager(lease.TTL(time.Hour), lease.WithLabel(note)).Acquire(lease.WithOwner(s.ctx, owner), txlock.Named("report")))(s)
+	l := testdb.Got(s.manager(lease.TTL(time.Hour), lease.WithLabel(note)).Acquire(lease.WithOwner(s.ctx, owner), txlock.Named("report")))(s)
 	return l
 }
 
@@ -392,12 +391,12 @@ func program(c *mysql.Config) { c.ConnectionAttributes = "program_name:shop" }
 // long as the test looks at it.
 func (s *stage) begin() (*sql.Tx, *txlock.Scope) {
 	s.Helper()
-	tx := leasetest.Got(s.pool.BeginTx(s.ctx, nil))(s)
+	tx := testdb.Got(s.pool.BeginTx(s.ctx, nil))(s)
 	s.Cleanup(func() { _ = tx.Rollback() })
 	s.must(testdb.Err(tx.ExecContext(s.ctx, "SET innodb_lock_wait_timeout = 3600")))
 	s.last = testdb.ConnID(s, tx)
 	s.number(s.last)
-	scope := leasetest.Got(txlock.Join(s.ctx, tx))(s)
+	scope := testdb.Got(txlock.Join(s.ctx, tx))(s)
 	return tx, scope
 }
 
@@ -447,7 +446,7 @@ func (s *stage) waits(tx *sql.Tx, lock func(ctx context.Context) error) {
 
 func (s *stage) manager(opts ...lease.ManagerOption) *lease.Manager {
 	s.Helper()
-	m := leasetest.Got(lease.NewManager(s.pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, opts...)...))(s)
+	m := testdb.Got(lease.NewManager(s.pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, opts...)...))(s)
 	s.Cleanup(func() { _ = m.Close(context.WithoutCancel(s.ctx)) })
 	return m
 }

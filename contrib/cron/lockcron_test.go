@@ -12,7 +12,6 @@ import (
 
 	lockcron "github.com/dca00107/lockstep/contrib/cron"
 	"github.com/dca00107/lockstep/internal/test/jobtest"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -51,7 +50,7 @@ func TestOnce(t *testing.T) {
 		var begun jobtest.Ticks
 		var crons []*cron.Cron
 		key := txlock.Named("cron:" + rand.Text())
-		schedule := leasetest.Got(cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse(line))(t)
+		schedule := testdb.Got(cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse(line))(t)
 		for _, by := range []time.Duration{-100 * time.Millisecond, 0, 100 * time.Millisecond} {
 			jobs, _ := jobtest.Node(t, engine, job.Observe(begun.Observe))
 			c := cron.New(cron.WithLocation(time.UTC))

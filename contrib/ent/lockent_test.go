@@ -13,7 +13,6 @@ import (
 	"entgo.io/ent/schema/field"
 
 	lockent "github.com/dca00107/lockstep/contrib/ent"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -32,13 +31,13 @@ func onServers(t *testing.T, test func(t *testing.T, db stock)) {
 		server := testdb.Open(t, engine)
 		table := server.CreateTable(t, "stock", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
 		server.Exec(t, "INSERT INTO "+table+" VALUES (1, 5), (2, 5)")
-		db := leasetest.Got(locksqlc.Open(server.DSN()))(t)
+		db := testdb.Got(locksqlc.Open(server.DSN()))(t)
 		t.Cleanup(func() { check(t, db.Close()) })
 		test(t, stock{db, table})
 	})
 }
 
-var check, wantError = leasetest.Must, leasetest.Wants
+var check, wantError = testdb.Must, testdb.Wants
 
 // set is the statement of an ent client for Stock.UpdateOneID(id).SetN(n).
 func (s stock) set(ctx context.Context, drv dialect.Driver, id, n int64) error {
@@ -56,7 +55,7 @@ func (s stock) want(t *testing.T, one, two int64) {
 		id := i + 1
 		var n int64
 		check(t, s.QueryRowContext(t.Context(), "SELECT n FROM "+s.table+" WHERE id = ?", id).Scan(&n))
-		leasetest.Equal(t, fmt.Sprint("row ", id), n, want)
+		testdb.Equal(t, fmt.Sprint("row ", id), n, want)
 	}
 }
 
@@ -71,7 +70,7 @@ func TestInnerTransactions(t *testing.T) {
 			return locksqlc.Run(ctx, db.DB, products.Keys(1), func(tx *sql.Tx) error {
 				drv := lockent.Driver(tx)
 				check(t, db.set(ctx, drv, 1, 4)) // ent begins and commits a transaction for it
-				inner := leasetest.Got(drv.Tx(ctx))(t)
+				inner := testdb.Got(drv.Tx(ctx))(t)
 				check(t, db.set(ctx, txDriver{drv, inner}, 2, 3))
 				check(t, inner.Rollback())
 				for _, err := range []error{
@@ -83,10 +82,10 @@ func TestInnerTransactions(t *testing.T) {
 					BeginTx(context.Context, *sql.TxOptions) (dialect.Tx, error)
 				})
 				_, err := begins.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
-				leasetest.Fails(t, "BeginTx with options", err, "takes no options")
-				check(t, leasetest.Got(begins.BeginTx(ctx, nil))(t).Commit())
+				testdb.Fails(t, "BeginTx with options", err, "takes no options")
+				check(t, testdb.Got(begins.BeginTx(ctx, nil))(t).Commit())
 				check(t, drv.Close())
-				locks := leasetest.Got(locksqlc.Join(ctx, tx))(t)
+				locks := testdb.Got(locksqlc.Join(ctx, tx))(t)
 				_, held := locks.Held(products.Key(1))
 				testdb.ErrorIf(t, !held, "the lock of Run is not held behind a savepoint")
 				return result
@@ -125,11 +124,11 @@ func TestAnErrorUndoesItsTransaction(t *testing.T) {
 		check(t, locksqlc.Run(ctx, db.DB, products.Keys(1), func(tx *sql.Tx) error {
 			drv := lockent.Driver(tx)
 			cancelled, cancel := context.WithCancel(ctx)
-			inner := leasetest.Got(drv.Tx(cancelled))(t)
+			inner := testdb.Got(drv.Tx(cancelled))(t)
 			check(t, inner.Exec(cancelled, "UPDATE "+db.table+" SET n = 0 WHERE id = 2", []any{}, nil))
 			cancel()
 			wantError(t, "Commit after the context's end", inner.Commit(), context.Canceled)
-			leasetest.Fails(t, "an update of a row that doesn't exist", db.set(ctx, drv, 3, 1))
+			testdb.Fails(t, "an update of a row that doesn't exist", db.set(ctx, drv, 3, 1))
 			return db.set(ctx, drv, 1, 1)
 		}))
 		db.want(t, 1, 5)

@@ -13,7 +13,6 @@ import (
 
 	lockgocron "github.com/dca00107/lockstep/contrib/gocron"
 	"github.com/dca00107/lockstep/internal/test/jobtest"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
@@ -47,14 +46,14 @@ func TestLocker(t *testing.T) {
 				for _, by := range []time.Duration{-100 * time.Millisecond, 0, 100 * time.Millisecond} {
 					jobs, _ = jobtest.Node(t, engine, job.Observe(begun.Observe))
 					clock := wrong{clockwork.NewRealClock(), by}
-					s := leasetest.Got(gocron.NewScheduler(gocron.WithClock(clock), gocron.WithLocation(time.UTC)))(t)
+					s := testdb.Got(gocron.NewScheduler(gocron.WithClock(clock), gocron.WithLocation(time.UTC)))(t)
 					options := []gocron.JobOption{gocron.WithName(key.String()), gocron.WithDistributedJobLocker(lockgocron.NewLocker(jobs, schedule))}
 					definition := gocron.CronJob(line, true)
 					if name == "duration" {
 						definition = gocron.DurationJob(every)
 						options = append(options, gocron.WithStartAt(gocron.WithStartDateTime(schedule.Next(clock.Now().Add(every/2)))))
 					}
-					leasetest.Got(s.NewJob(definition, gocron.NewTask(func() {
+					testdb.Got(s.NewJob(definition, gocron.NewTask(func() {
 						ran.Add(1)
 						time.Sleep(time.Millisecond)
 					}), options...))(t)
@@ -64,7 +63,7 @@ func TestLocker(t *testing.T) {
 				const least = 4
 				jobtest.Await(func() bool { return ran.Load() >= least })
 				for _, s := range schedulers {
-					leasetest.Must(t, s.Shutdown())
+					testdb.Must(t, s.Shutdown())
 				}
 				begun.Check(t, least, int(ran.Load()))
 				status, err := jobs.Status(t.Context(), key)
@@ -74,7 +73,7 @@ func TestLocker(t *testing.T) {
 	})
 }
 
-var wantError = leasetest.Wants
+var wantError = testdb.Wants
 
 // node is a process with an elector.
 type node struct {
@@ -87,9 +86,9 @@ type node struct {
 func newNode(t *testing.T, engine testdb.Engine, key txlock.Key, options ...elect.Option) *node {
 	t.Helper()
 	_, leases := jobtest.Node(t, engine)
-	election := leasetest.Got(elect.New(leases, key, append(options, elect.TTL(6*time.Second), elect.Grace(3*time.Second))...))(t)
+	election := testdb.Got(elect.New(leases, key, append(options, elect.TTL(6*time.Second), elect.Grace(3*time.Second))...))(t)
 	n := &node{lockgocron.NewElector(election), election, leases}
-	t.Cleanup(func() { leasetest.Must(t, n.Close(context.Background())) })
+	t.Cleanup(func() { testdb.Must(t, n.Close(context.Background())) })
 	return n
 }
 
@@ -130,10 +129,10 @@ func TestElectorOnce(t *testing.T) {
 		var ran, refused atomic.Int64
 		for range 3 {
 			n := newNode(t, engine, key)
-			s := leasetest.Got(gocron.NewScheduler(gocron.WithDistributedElector(counting{n, &refused})))(t)
+			s := testdb.Got(gocron.NewScheduler(gocron.WithDistributedElector(counting{n, &refused})))(t)
 			s.Start()
-			t.Cleanup(func() { leasetest.Must(t, s.Shutdown()) })
-			leasetest.Got(s.NewJob(gocron.DurationJob(time.Hour), gocron.NewTask(func() { ran.Add(1) }),
+			t.Cleanup(func() { testdb.Must(t, s.Shutdown()) })
+			testdb.Got(s.NewJob(gocron.DurationJob(time.Hour), gocron.NewTask(func() { ran.Add(1) }),
 				gocron.WithStartAt(gocron.WithStartImmediately()), gocron.WithLimitedRuns(1)))(t)
 		}
 		jobtest.Await(func() bool { return ran.Load() > 0 && refused.Load() > 1 })
@@ -157,7 +156,7 @@ func TestOwnTermToCome(t *testing.T) {
 		wantError(t, "IsLeader before the term", <-early, context.DeadlineExceeded)
 		leader, err := n.election.Leader(t.Context())
 		testdb.ErrorIf(t, err != nil || !leader.Own, "the leader is %+v, %v", leader, err)
-		leasetest.Must(t, n.IsLeader(t.Context()))
+		testdb.Must(t, n.IsLeader(t.Context()))
 	})
 }
 
@@ -190,8 +189,8 @@ func TestElector(t *testing.T) {
 		var running atomic.Int64
 		by, enough := make(chan *node), make(chan struct{})
 		for _, n := range all {
-			s := leasetest.Got(gocron.NewScheduler(gocron.WithDistributedElector(n)))(t)
-			leasetest.Got(s.NewJob(gocron.DurationJob(20*time.Millisecond), gocron.NewTask(func(ctx context.Context) {
+			s := testdb.Got(gocron.NewScheduler(gocron.WithDistributedElector(n)))(t)
+			testdb.Got(s.NewJob(gocron.DurationJob(20*time.Millisecond), gocron.NewTask(func(ctx context.Context) {
 				_ = n.Do(ctx, func(ctx context.Context, term *elect.Term) error {
 					testdb.ErrorIf(t, running.Add(1) != 1, "two work at once")
 					defer running.Add(-1)
@@ -204,14 +203,14 @@ func TestElector(t *testing.T) {
 				})
 			}), gocron.WithSingletonMode(gocron.LimitModeReschedule)))(t)
 			s.Start()
-			defer func() { leasetest.Must(t, s.Shutdown()) }()
+			defer func() { testdb.Must(t, s.Shutdown()) }()
 		}
 		for _, handOver := range []func() error{
 			func() error { return leader.election.Resign(t.Context()) },
 			func() error { return leader.Close(t.Context()) },
 		} {
 			for range 3 {
-				leasetest.Equal(t, "who works", <-by, leader)
+				testdb.Equal(t, "who works", <-by, leader)
 			}
 			released(t, handOver())
 			next := <-by
@@ -219,7 +218,7 @@ func TestElector(t *testing.T) {
 				next = <-by
 			}
 			leader = next
-			leasetest.Equal(t, "who leads", leaderOf(t, all), leader)
+			testdb.Equal(t, "who leads", leaderOf(t, all), leader)
 		}
 		close(enough)
 	})
@@ -254,7 +253,7 @@ func TestElectorGrace(t *testing.T) {
 			if obeys {
 				wantError(t, "another one before the end of the task", other.IsLeader(t.Context()), lockgocron.ErrNotLeader)
 				close(goOn)
-				leasetest.Must(t, <-ended)
+				testdb.Must(t, <-ended)
 			}
 			released(t, <-resigned)
 			next := leaderOf(t, all)
@@ -272,23 +271,23 @@ func TestElectorGrace(t *testing.T) {
 func TestElectorRefuses(t *testing.T) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		none := lockgocron.NewElector(nil)
-		leasetest.Fails(t, "IsLeader without an election", none.IsLeader(t.Context()))
-		leasetest.Must(t, none.Close(t.Context()))
+		testdb.Fails(t, "IsLeader without an election", none.IsLeader(t.Context()))
+		testdb.Must(t, none.Close(t.Context()))
 
 		n := newNode(t, engine, txlock.Named("gocron:"+rand.Text()))
-		leasetest.Must(t, n.IsLeader(t.Context()))
-		leasetest.Must(t, n.Close(t.Context()))
+		testdb.Must(t, n.IsLeader(t.Context()))
+		testdb.Must(t, n.Close(t.Context()))
 		wantError(t, "closed", n.IsLeader(t.Context()), lockgocron.ErrClosed)
 		wantError(t, "Do of one that is closed", n.Do(t.Context(), func(context.Context, *elect.Term) error { return nil }), lockgocron.ErrClosed)
 
-		leasetest.Must(t, n.leases.Close(t.Context()))
+		testdb.Must(t, n.leases.Close(t.Context()))
 		again := lockgocron.NewElector(n.election)
 		jobtest.Await(func() bool { return errors.Is(again.IsLeader(t.Context()), lease.ErrClosed) })
 		wantError(t, "without leases", again.IsLeader(t.Context()), lease.ErrClosed)
-		leasetest.Must(t, again.Close(t.Context()))
+		testdb.Must(t, again.Close(t.Context()))
 
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		leasetest.Fails(t, "IsLeader under a context that has ended", newNode(t, engine, txlock.Named("gocron:"+rand.Text())).IsLeader(ended))
+		testdb.Fails(t, "IsLeader under a context that has ended", newNode(t, engine, txlock.Named("gocron:"+rand.Text())).IsLeader(ended))
 	})
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/dca00107/lockstep/internal/test/jobtest"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -42,12 +41,12 @@ func TestAsynq(t *testing.T) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		redis := asynq.RedisClientOpt{Addr: miniredis.RunT(t).Addr()}
 		client, inspector := asynq.NewClient(redis), asynq.NewInspector(redis)
-		t.Cleanup(func() { leasetest.Must(t, errors.Join(client.Close(), inspector.Close())) })
+		t.Cleanup(func() { testdb.Must(t, errors.Join(client.Close(), inspector.Close())) })
 		tasks := func() int {
-			if len(leasetest.Got(inspector.Queues())(t)) == 0 {
+			if len(testdb.Got(inspector.Queues())(t)) == 0 {
 				return 0
 			}
-			return leasetest.Got(inspector.GetQueueInfo("default"))(t).Size
+			return testdb.Got(inspector.GetQueueInfo("default"))(t).Size
 		}
 		const least = 4
 		ctx, cancel := context.WithCancel(t.Context())
@@ -66,7 +65,7 @@ func TestAsynq(t *testing.T) {
 		jobtest.Await(func() bool { return tasks() >= least })
 		cancel()
 		for range 3 {
-			leasetest.Wants(t, "Run", <-ended, context.Canceled)
+			testdb.Wants(t, "Run", <-ended, context.Canceled)
 		}
 		begun.Check(t, least, tasks())
 

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -44,10 +43,10 @@ func Probes(db *sql.DB) http.Handler {
 func TestProbes(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db := leasetest.Got(locksqlc.Open(testdb.Shared(t, engine).Open(t).AdminDSN()))(t) // whose tables are its own
+		db := testdb.Got(locksqlc.Open(testdb.Shared(t, engine).Open(t).AdminDSN()))(t) // whose tables are its own
 		t.Cleanup(func() { check(t, db.Close()) })
 		check(t, Prepare(t.Context(), db))
-		gone := leasetest.Got(locksqlc.Open("app@tcp(127.0.0.1:1)/shop"))(t)
+		gone := testdb.Got(locksqlc.Open("app@tcp(127.0.0.1:1)/shop"))(t)
 		defer func() { check(t, gone.Close()) }()
 		err := Prepare(t.Context(), gone)
 		testdb.ErrorIf(t, err == nil, "a program without a server is prepared")
@@ -60,7 +59,7 @@ func TestProbes(t *testing.T) {
 			Probes(c.db).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, c.path, nil))
 			testdb.ErrorIf(t, w.Code != c.want, "%s: %d, want %d", c.path, w.Code, c.want)
 		}
-		leasetest.Got(db.ExecContext(t.Context(), "DROP TABLE lockstep_leases"))(t)
+		testdb.Got(db.ExecContext(t.Context(), "DROP TABLE lockstep_leases"))(t)
 		err = Prepare(t.Context(), db)
 		testdb.ErrorIf(t, !errors.Is(err, schema.ErrTable), "%v without a table", err)
 	})

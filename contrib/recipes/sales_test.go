@@ -20,7 +20,6 @@ import (
 
 	lockent "github.com/dca00107/lockstep/contrib/ent"
 	lockxorm "github.com/dca00107/lockstep/contrib/xorm"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -34,7 +33,7 @@ const pieces = 40
 // Stock makes the keys of products.
 var Stock = txlock.NewFamily[int64]("stock")
 
-var check = leasetest.Must
+var check = testdb.Must
 
 // sells sells all pieces of a product with several programs at once, and finds none left. A
 // guarded pool is what they must have.
@@ -233,26 +232,26 @@ func TestSales(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T, dsn string, id int64) (*sql.DB, sale){
 		"otelsql": func(t *testing.T, dsn string, id int64) (*sql.DB, sale) { return by(openTraced(dsn))(t, id) },
 		"otelsql by name": func(t *testing.T, dsn string, id int64) (*sql.DB, sale) {
-			return by(sql.Open(leasetest.Got(registerTraced())(t), dsn))(t, id)
+			return by(sql.Open(testdb.Got(registerTraced())(t), dsn))(t, id)
 		},
 		"newrelic": func(t *testing.T, dsn string, id int64) (*sql.DB, sale) {
 			return by(openGuarded("nrmysql", dsn))(t, id)
 		},
 		"sqlx": func(t *testing.T, dsn string, id int64) (*sql.DB, sale) {
-			db := leasetest.Got(openSQLX(t.Context(), dsn))(t)
+			db := testdb.Got(openSQLX(t.Context(), dsn))(t)
 			return db.DB, func(ctx context.Context) error { return sellBySQLX(ctx, db, id) }
 		},
 		"bun": func(t *testing.T, dsn string, id int64) (*sql.DB, sale) {
-			db := leasetest.Got(openBun(dsn))(t)
+			db := testdb.Got(openBun(dsn))(t)
 			return db.DB, func(ctx context.Context) error { return sellByBun(ctx, db, id) }
 		},
 		"xorm": func(t *testing.T, dsn string, id int64) (*sql.DB, sale) {
-			db := leasetest.Got(openXORM(dsn))(t)
+			db := testdb.Got(openXORM(dsn))(t)
 			return db.DB().DB, func(ctx context.Context) error { return sellByXORM(ctx, db, id) }
 		},
 		"ent": func(t *testing.T, dsn string, id int64) (*sql.DB, sale) {
-			drv := leasetest.Got(entsql.Open(locksqlc.DriverName, dsn))(t)
-			leasetest.Equal(t, "what ent takes it for", drv.Dialect(), "mysql")
+			drv := testdb.Got(entsql.Open(locksqlc.DriverName, dsn))(t)
+			testdb.Equal(t, "what ent takes it for", drv.Dialect(), "mysql")
 			return drv.DB(), func(ctx context.Context) error { return sellByEnt(ctx, drv.DB(), id) }
 		},
 	} {
@@ -261,8 +260,8 @@ func TestSales(t *testing.T) {
 			testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 				shop := testdb.Open(t, engine)
 				shop.Exec(t, "CREATE TABLE IF NOT EXISTS stock (id BIGINT PRIMARY KEY AUTO_INCREMENT, n BIGINT NOT NULL)")
-				row := leasetest.Got(shop.Admin().ExecContext(t.Context(), "INSERT INTO stock (n) VALUES (?)", pieces))(t)
-				product := leasetest.Got(row.LastInsertId())(t)
+				row := testdb.Got(shop.Admin().ExecContext(t.Context(), "INSERT INTO stock (n) VALUES (?)", pieces))(t)
+				product := testdb.Got(row.LastInsertId())(t)
 				db, sale := open(t, shop.AdminDSN(), product)
 				defer func() { check(t, db.Close()) }()
 				sells(t, db, product, sale)

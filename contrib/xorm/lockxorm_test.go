@@ -6,7 +6,6 @@ import (
 	"xorm.io/xorm"
 
 	lockxorm "github.com/dca00107/lockstep/contrib/xorm"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -14,14 +13,14 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var check, wants = leasetest.Must, leasetest.Wants
+var check, wants = testdb.Must, testdb.Wants
 
 // TestJoin proves what Join refuses. That the lock excludes, on a pool that is guarded, is recipes.TestSales's.
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		ctx, server := t.Context(), testdb.Open(t, engine)
-		db := leasetest.Got(xorm.NewEngine(locksqlc.DriverName, server.DSN()))(t)
+		db := testdb.Got(xorm.NewEngine(locksqlc.DriverName, server.DSN()))(t)
 		t.Cleanup(func() { check(t, db.Close()) })
 		session := db.NewSession().Context(ctx)
 		defer func() { check(t, session.Close()) }()
@@ -32,11 +31,11 @@ func TestJoin(t *testing.T) {
 		}
 		refused("before Begin")
 		check(t, session.Begin())
-		locks := leasetest.Got(lockxorm.Join(ctx, session))(t)
-		leasetest.Got(locks.Lock(ctx, txlock.Named("xorm")))(t)
+		locks := testdb.Got(lockxorm.Join(ctx, session))(t)
+		testdb.Got(locks.Lock(ctx, txlock.Named("xorm")))(t)
 		check(t, session.Commit())
 		refused("after Commit")
 	})
 	_, err := lockxorm.Join(t.Context(), nil)
-	leasetest.Fails(t, "Join of no session", err)
+	testdb.Fails(t, "Join of no session", err)
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -38,7 +37,7 @@ func TestSalesSellTheStock(t *testing.T) {
 			columns := strings.Fields(lines[2+i])
 			testdb.ErrorIf(t, len(columns) != 6 || columns[0] != segments || columns[1] != "211", "line %q", lines[2+i])
 		}
-		drawing := leasetest.Got(os.ReadFile(filepath.Join(directory, "flashsale-"+string(engine)+".svg")))(t)
+		drawing := testdb.Got(os.ReadFile(filepath.Join(directory, "flashsale-"+string(engine)+".svg")))(t)
 		bars := bytes.Count(drawing, []byte("<rect")) - 1 // the ground
 		testdb.ErrorIf(t, bars != len(small.segments), "%d bars in\n%s", bars, drawing)
 	})

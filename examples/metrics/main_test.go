@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/examples/internal/scratch"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -38,9 +37,9 @@ func onServers(t *testing.T, test func(t *testing.T, dsn string)) {
 // is as it should be, and all that the dashboard and the alerts ask for is emitted.
 func TestMetrics(t *testing.T) {
 	onServers(t, func(t *testing.T, dsn string) {
-		database := leasetest.Got(scratch.New(t.Context(), dsn, ddl))(t)
+		database := testdb.Got(scratch.New(t.Context(), dsn, ddl))(t)
 		t.Cleanup(func() { check(t, database.Drop()) })
-		s := leasetest.Got(newService(database.DSN(), slog.New(slog.DiscardHandler), 6*time.Second))(t)
+		s := testdb.Got(newService(database.DSN(), slog.New(slog.DiscardHandler), 6*time.Second))(t)
 		t.Cleanup(func() { check(t, s.Close(context.Background())) })
 		server := httptest.NewServer(s)
 		t.Cleanup(server.Close)
@@ -66,7 +65,7 @@ func TestMetrics(t *testing.T) {
 			`lockstep_job_failing{db_namespace="shop",lockstep_job="failing"}`:                                                                                               "1",
 			`lockstep_waiting_oldest_seconds{db_namespace="shop",lockstep_family="order",lockstep_kind="lock"}`:                                                              "0",
 		} {
-			leasetest.Equal(t, line, emitted[line], want)
+			testdb.Equal(t, line, emitted[line], want)
 		}
 		if t.Failed() {
 			for line, value := range emitted {
@@ -84,7 +83,7 @@ func scrape(t *testing.T, url string) map[string]string {
 	t.Helper()
 	samples := make(map[string]string)
 	response, err := http.Get(url + "/metrics")
-	leasetest.Must(t, err)
+	testdb.Must(t, err)
 	defer func() { _ = response.Body.Close() }()
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() {
@@ -135,18 +134,18 @@ func exercise(t *testing.T, s *service, url string) {
 	}
 	asked.Wait()
 
-	lost := leasetest.Got(s.leases.Acquire(ctx, txlock.Named("lost")))(t)
+	lost := testdb.Got(s.leases.Acquire(ctx, txlock.Named("lost")))(t)
 	check(t, s.leases.ForceRelease(ctx, lost.Key()))
 	wants(t, "Renew", lost.Renew(ctx), txlock.ErrLost)
 	_ = lost.Release(ctx)
 
-	leasetest.Got(s.leases.Acquire(ctx, txlock.Named("dropped")))(t) // and forgotten
+	testdb.Got(s.leases.Acquire(ctx, txlock.Named("dropped")))(t) // and forgotten
 	deadlock(t, s.db)
 	stale(t, s.db)
 	_, err := s.jobs.Tick(ctx, txlock.Named("failing"), time.Now().Add(-time.Minute), func(context.Context, time.Time) error {
 		return errors.New("it fails")
 	})
-	leasetest.Fails(t, "the tick", err)
+	testdb.Fails(t, "the tick", err)
 	for _, pattern := range []string{
 		`^lockstep_leading.* 1$`, `^lockstep_ticks_total.*outcome="` + string(job.Done), `^lockstep_renewal_left_seconds_count`,
 		`^lockstep_drops_total.*family="dropped"`,
@@ -189,12 +188,12 @@ func stale(t *testing.T, db *sql.DB) {
 	t.Helper()
 	key := txlock.Named("stale")
 	check(t, txlock.Ensure(t.Context(), db, key))
-	tx := leasetest.Got(db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead}))(t)
+	tx := testdb.Got(db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead}))(t)
 	defer func() { _ = tx.Rollback() }()
 	var n int
 	check(t, tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM orders").Scan(&n))
 	check(t, locksqlc.Run(t.Context(), db, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
-	locks := leasetest.Got(locksqlc.Join(t.Context(), tx))(t)
+	locks := testdb.Got(locksqlc.Join(t.Context(), tx))(t)
 	_, err := locks.Lock(t.Context(), key)
 	wants(t, "Lock", err, txlock.ErrStaleSnapshot)
 }
@@ -223,11 +222,11 @@ func TestExample(t *testing.T) {
 		}
 		check(t, <-ended)
 	})
-	leasetest.Fails(t, "run without a server", run(t.Context(), "", "", io.Discard))
-	leasetest.Fails(t, "run without a server that answers", run(t.Context(), "nobody@tcp(127.0.0.1:1)/", "", io.Discard))
+	testdb.Fails(t, "run without a server", run(t.Context(), "", "", io.Discard))
+	testdb.Fails(t, "run without a server that answers", run(t.Context(), "nobody@tcp(127.0.0.1:1)/", "", io.Discard))
 }
 
-var check, wants = leasetest.Must, leasetest.Wants
+var check, wants = testdb.Must, testdb.Wants
 
 // grafana is where the dashboard and the alerts are.
 const grafana = "../../contrib/grafana/"
@@ -235,7 +234,7 @@ const grafana = "../../contrib/grafana/"
 // queriesOf returns the queries of the dashboard.
 func queriesOf(t *testing.T) (queries []string) {
 	t.Helper()
-	text := leasetest.Got(os.ReadFile(grafana + "dashboard.json"))(t)
+	text := testdb.Got(os.ReadFile(grafana + "dashboard.json"))(t)
 	var dashboard struct {
 		Panels []struct {
 			Title   string
@@ -286,7 +285,7 @@ func checkQueries(t *testing.T, emitted map[string]string) {
 		testdb.ErrorIf(t, !slices.ContainsFunc(queries, func(query string) bool { return strings.Contains(query, metric) }), "the dashboard doesn't show %s", metric)
 	}
 	for _, file := range []string{"alerts.yaml", "alerts_test.yaml"} {
-		text := leasetest.Got(os.ReadFile(grafana + file))(t)
+		text := testdb.Got(os.ReadFile(grafana + file))(t)
 		queries = append(queries, string(text))
 	}
 	for _, query := range queries {

@@ -12,7 +12,6 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -26,13 +25,13 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 func onServers(t *testing.T, test func(t *testing.T, server *testdb.DB, db *sql.DB)) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		server := testdb.Shared(t, engine).OpenLeases(t)
-		db := leasetest.Got(locksqlc.Open(server.AdminDSN()))(t)
+		db := testdb.Got(locksqlc.Open(server.AdminDSN()))(t)
 		t.Cleanup(func() { must(t, db.Close()) })
 		test(t, server, db)
 	})
 }
 
-var must, wants = leasetest.Must, leasetest.Wants
+var must, wants = testdb.Must, testdb.Wants
 
 // The program that has both locks keeps out those with the old one and those with the new
 // one, until its COMMIT, and leaves nothing on its connection.
@@ -45,7 +44,7 @@ func TestGetLock(t *testing.T) {
 		unbearable := errors.New("unbearable")
 		for _, result := range []error{nil, unbearable} {
 			err := GetLock(t.Context(), db, 42, func(*sql.Tx) error {
-				leasetest.Equal(t, "whether GET_LOCK is free while the program works", free(), 0)
+				testdb.Equal(t, "whether GET_LOCK is free while the program works", free(), 0)
 				wants(t, "another transaction", try(t.Context(), db), txlock.ErrBusy)
 				return result
 			})
@@ -74,7 +73,7 @@ func TestShedLock(t *testing.T) {
 		_, err := db.ExecContext(t.Context(), "CREATE TABLE shedlock (name VARCHAR(64) NOT NULL PRIMARY KEY, lock_until TIMESTAMP(3) NOT NULL,"+
 			" locked_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), locked_by VARCHAR(255) NOT NULL)")
 		must(t, err)
-		leases := leasetest.Got(lease.NewManager(db))(t)
+		leases := testdb.Got(lease.NewManager(db))(t)
 		t.Cleanup(func() { must(t, leases.Close(context.Background())) })
 		report, ours, theirs := txlock.Named("report"), ShedLock(db, "report", "new"), ShedLock(db, "report", "old")
 		for range 2 { // it is released in between
@@ -86,7 +85,7 @@ func TestShedLock(t *testing.T) {
 				return l.Err()
 			}))
 		}
-		release := leasetest.Got(theirs(t.Context()))(t)
+		release := testdb.Got(theirs(t.Context()))(t)
 		defer release()
 		wants(t, "behind a node of ShedLock", Both(t.Context(), ours, leases, report, nil), ErrTaken)
 	})
@@ -98,28 +97,28 @@ func TestArticle(t *testing.T) {
 	onServers(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		_, err := pool.ExecContext(t.Context(), "CREATE TABLE articles (id BIGINT NOT NULL PRIMARY KEY, text VARCHAR(100) NOT NULL, version INT NOT NULL)")
 		must(t, err)
-		leasetest.Got(pool.ExecContext(t.Context(), "INSERT INTO articles VALUES (7, 'first', 3)"))(t)
-		page := leasetest.Got(os.ReadFile("../../docs/how-to/migrate.md"))(t)
+		testdb.Got(pool.ExecContext(t.Context(), "INSERT INTO articles VALUES (7, 'first', 3)"))(t)
+		page := testdb.Got(os.ReadFile("../../docs/how-to/migrate.md"))(t)
 		block := regexp.MustCompile("(?s)```sql\n(.*?)```").FindSubmatch(page)
-		leasetest.Got(pool.ExecContext(t.Context(), string(block[1])))(t)
-		db := leasetest.Got(gorm.Open(mysql.New(mysql.Config{Conn: pool}), &gorm.Config{Logger: logger.Discard}))(t)
+		testdb.Got(pool.ExecContext(t.Context(), string(block[1])))(t)
+		db := testdb.Got(gorm.Open(mysql.New(mysql.Config{Conn: pool}), &gorm.Config{Logger: logger.Discard}))(t)
 		must(t, db.Use(lockgorm.New()))
 		save := func(text string, version int64) (saved int64) {
 			result, err := pool.ExecContext(t.Context(), "UPDATE articles SET text = ?, version = version + 1 WHERE id = 7 AND version = ?", text, version)
 			must(t, err)
-			saved = leasetest.Got(result.RowsAffected())(t)
+			saved = testdb.Got(result.RowsAffected())(t)
 			return saved
 		}
 		var a Article
 		must(t, db.Take(&a, 7).Error)
-		leasetest.Equal(t, "what the program of before saves", save("of before", 3), 1)
+		testdb.Equal(t, "what the program of before saves", save("of before", 3), 1)
 		a.Text = "of now"
 		wants(t, "a save of what has changed", db.Save(&a).Error, txlock.ErrConflict)
 		must(t, db.Take(&a, 7).Error)
 		must(t, db.Save(&a).Error)
-		leasetest.Equal(t, "what the program of before saves over the new one", save("of before", 4), 0)
+		testdb.Equal(t, "what the program of before saves over the new one", save("of before", 4), 0)
 		var seen int64
 		must(t, pool.QueryRowContext(t.Context(), "SELECT version FROM articles WHERE id = 7").Scan(&seen))
-		leasetest.Equal(t, "what the program of before saves of what it has read", save("of before", seen), 1)
+		testdb.Equal(t, "what the program of before saves of what it has read", save("of before", seen), 1)
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -17,7 +16,7 @@ func TestDemo(t *testing.T) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		s := server{string(engine), testdb.Shared(t, engine).Config().FormatDSN()}
 		var out bytes.Buffer
-		results := leasetest.Got(demo(t.Context(), small, []server{s}, &progress{out: &out}))(t)
+		results := testdb.Got(demo(t.Context(), small, []server{s}, &progress{out: &out}))(t)
 		testdb.FatalIf(t, len(results) != len(ways), "%d results, want %d", len(results), len(ways))
 		for i, r := range results {
 			testdb.ErrorIf(t, r.engine != s.engine || r.way.name != ways[i].name, "result %d is of %s, %s", i, r.engine, r.way.name)
@@ -32,7 +31,7 @@ func TestDemo(t *testing.T) {
 					r.way.name, r.sold, r.orders, r.oversold, r.lost, small.stock())
 			}
 		}
-		leasetest.Must(t, report(&out, small, results))
+		testdb.Must(t, report(&out, small, results))
 		t.Log(out.String())
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -40,7 +39,7 @@ func TestExample(t *testing.T) {
 			leaders[p.worker] = true
 		}
 		testdb.ErrorIf(t, len(leaders) < 2 || !leaders[h.killed], "the items were planned by %v, %s was killed", leaders, h.killed)
-		leasetest.Says(t, "the output", out.String(),
+		testdb.Says(t, "the output", out.String(),
 			"3 processes start",
 			h.killed+" has planned the items ",
 			"is killed in the middle of the next",

@@ -8,7 +8,6 @@ import (
 
 	"github.com/dca00107/lockstep/examples/internal/scratch"
 	"github.com/dca00107/lockstep/examples/stocktest/stockdb"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 )
@@ -18,7 +17,7 @@ var ddl string
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var must = leasetest.Must
+var must = testdb.Must
 
 func wants(t *testing.T, err, want error) {
 	t.Helper()
@@ -28,9 +27,9 @@ func wants(t *testing.T, err, want error) {
 // A server is the judge of what the shop relies on: of 20 pieces 20 are sold to 30 buyers.
 func TestSellOnServers(t *testing.T) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
-		database := leasetest.Got(scratch.New(t.Context(), testdb.Shared(t, engine).Config().FormatDSN(), ddl))(t)
+		database := testdb.Got(scratch.New(t.Context(), testdb.Shared(t, engine).Config().FormatDSN(), ddl))(t)
 		t.Cleanup(func() { must(t, database.Drop()) })
-		db := leasetest.Got(locksqlc.Open(database.DSN()))(t)
+		db := testdb.Got(locksqlc.Open(database.DSN()))(t)
 		t.Cleanup(func() { must(t, db.Close()) })
 		must(t, stockdb.New(db).AddProduct(t.Context(), stockdb.AddProductParams{ID: 7, Quantity: 20}))
 		shop := &Shop{db}
@@ -42,6 +41,6 @@ func TestSellOnServers(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		leasetest.Equal(t, "left", leasetest.Got(stockdb.New(db).Quantity(t.Context(), 7))(t), 0)
+		testdb.Equal(t, "left", testdb.Got(stockdb.New(db).Quantity(t.Context(), 7))(t), 0)
 	})
 }

@@ -14,7 +14,6 @@ import (
 	"gorm.io/plugin/dbresolver"
 
 	"github.com/dca00107/lockstep/examples/wired"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/schema"
@@ -74,7 +73,7 @@ func noGoroutine() *gorm.Config { return &gorm.Config{PrepareStmtTTL: 10 * 365 *
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var check = leasetest.Must
+var check = testdb.Must
 
 // TestDBResolver proves that no sale is lost on a primary with a replica, and that the pool of
 // the primary is guarded.
@@ -85,7 +84,7 @@ func TestDBResolver(t *testing.T) {
 		db, pools, err := openResolved(primary.AdminDSN(), replica.AdminDSN(), noGoroutine())
 		check(t, err)
 		defer func() { check(t, pools.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() })) }()
-		pool := leasetest.Got(db.DB())(t)
+		pool := testdb.Got(db.DB())(t)
 		check(t, txlock.CheckGuarded(t.Context(), pool))
 		check(t, schema.Install(t.Context(), pool))
 		primary.Exec(t, "CREATE TABLE stock (id BIGINT PRIMARY KEY, n BIGINT NOT NULL)")
@@ -94,14 +93,14 @@ func TestDBResolver(t *testing.T) {
 		for range 4 {
 			selling.Go(func() {
 				for range 10 {
-					leasetest.Wants(t, "sellByGORM", sellByGORM(t.Context(), db, 1), nil)
+					testdb.Wants(t, "sellByGORM", sellByGORM(t.Context(), db, 1), nil)
 				}
 			})
 		}
 		selling.Wait()
 		var left int
 		check(t, pool.QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = 1").Scan(&left))
-		leasetest.Equal(t, "pieces left", left, 0)
+		testdb.Equal(t, "pieces left", left, 0)
 	})
 }
 
@@ -111,8 +110,8 @@ func TestOnlyAGORMDB(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		ctx := t.Context()
-		db := leasetest.Got(lockgorm.Open(testdb.Open(t, engine).DSN(), noGoroutine()))(t)
-		pool := leasetest.Got(db.DB())(t)
+		db := testdb.Got(lockgorm.Open(testdb.Open(t, engine).DSN(), noGoroutine()))(t)
+		pool := testdb.Got(db.DB())(t)
 		defer func() { check(t, pool.Close()) }()
 		key := txlock.Named("wired")
 		var held *lease.Lease
@@ -125,13 +124,13 @@ func TestOnlyAGORMDB(t *testing.T) {
 		check(t, err)
 		defer cleanup()
 		_, err = other.Leases.TryAcquire(ctx, key)
-		leasetest.Wants(t, "TryAcquire while the app runs", err, txlock.ErrBusy)
+		testdb.Wants(t, "TryAcquire while the app runs", err, txlock.ErrBusy)
 		app.RequireStop()
 		testdb.ErrorIf(t, held.Valid(), "the lease is held when the app has stopped")
-		leasetest.Got(other.Leases.TryAcquire(ctx, key))(t)
+		testdb.Got(other.Leases.TryAcquire(ctx, key))(t)
 
-		plain := leasetest.Got(gorm.Open(mysql.New(mysql.Config{Conn: testdb.Open(t, engine).Connect(t)}), noGoroutine()))(t)
+		plain := testdb.Got(gorm.Open(mysql.New(mysql.Config{Conn: testdb.Open(t, engine).Connect(t)}), noGoroutine()))(t)
 		_, _, err = wired.NewProgram(plain)
-		leasetest.Wants(t, "a plain pool", err, txlock.ErrUnguarded)
+		testdb.Wants(t, "a plain pool", err, txlock.ErrUnguarded)
 	})
 }

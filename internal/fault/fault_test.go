@@ -59,7 +59,7 @@ func TestInterpret(t *testing.T) {
 		{ErrPrivilege, false, false, []uint16{1044, 1142, 1143, 1227, 1370}},
 		{ErrReadOnly, false, false, []uint16{1290, 1792, 1836}},
 		{ErrSchema, false, false, []uint16{1146, 1054, 1364, 1046}},
-		{schema.ErrSession, false, false, []uint16{1193}}, // see schema's TestUnknownVariable
+		{schema.ErrSession, false, false, []uint16{1193}}, // see the tests of schema and lease named TestUnknownVariable
 		{schema.ErrEngine, false, false, []uint16{1235, 8108, 8048}},
 		{nil, false, false, []uint16{3101, 1180, 1045, 1062, 1064, 1305, 1317, 1047, 1390, 1406, 1568}},
 	} {

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -59,7 +58,7 @@ func TestOwnStatement(t *testing.T) {
 		rawsql.Galera: true, rawsql.GroupView: true, rawsql.MaxPacket: true, rawsql.Uptime: true, rawsql.Facts: true, rawsql.Progress: true, rawsql.Session: true, rawsql.LockWaitSeconds: true, rawsql.ProbeSavepoint: true, rawsql.Probe: true, rawsql.ShortenLockWait: true,
 		"SAVEPOINT sp1": false, "query GetOrder: SELECT 1": false, "UPDATE stock SET n = 1": false, "CALL ship(7)": false, "SELECT lockstep": false, "SET @x = 1": false,
 	} {
-		leasetest.Equal(t, fmt.Sprintf("%q is lockstep's own", text), ownStatement(text), own)
+		testdb.Equal(t, fmt.Sprintf("%q is lockstep's own", text), ownStatement(text), own)
 	}
 }
 
@@ -88,7 +87,7 @@ func TestStatement(t *testing.T) {
 		"":                                 "",
 		"UPDATE t\nSET a = 1 ":             "UPDATE t SET a = 1",
 	} {
-		leasetest.Equal(t, fmt.Sprintf("how %q is told", text), statement(text), want)
+		testdb.Equal(t, fmt.Sprintf("how %q is told", text), statement(text), want)
 	}
 }
 
@@ -105,7 +104,7 @@ func TestTableOf(t *testing.T) {
 	} {
 		l := look{Picture: Picture{Database: c.ours}}
 		database, table := l.tableOf(c.name)
-		leasetest.Equal(t, c.name, database+" "+table, c.database+" "+c.table)
+		testdb.Equal(t, c.name, database+" "+table, c.database+" "+c.table)
 	}
 }
 

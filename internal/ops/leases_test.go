@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/ops"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
@@ -30,7 +29,7 @@ func holdLeases(t *testing.T, db *testdb.DB, n int) {
 // rowsRead returns how many rows the session of a pool of one connection has read.
 func rowsRead(t *testing.T, pool *sql.DB) (all int) {
 	t.Helper()
-	rows := leasetest.Got(pool.QueryContext(t.Context(), "SHOW SESSION STATUS LIKE 'Handler_read%'"))(t)
+	rows := testdb.Got(pool.QueryContext(t.Context(), "SHOW SESSION STATUS LIKE 'Handler_read%'"))(t)
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		var name string
@@ -53,7 +52,7 @@ func TestManyLeases(t *testing.T) {
 		room := ops.New(admin)
 		look := func() (p *ops.Picture, rows int) {
 			began := rowsRead(t, admin)
-			p = leasetest.Got(room.Look(t.Context()))(t)
+			p = testdb.Got(room.Look(t.Context()))(t)
 			return p, rowsRead(t, admin) - began
 		}
 		waits := func(p *ops.Picture) bool {
@@ -99,7 +98,7 @@ func TestManyLeases(t *testing.T) {
 // manager is a manager of leases, which is closed at the end of the test.
 func manager(t *testing.T, pool *sql.DB, opts ...lease.ManagerOption) *lease.Manager {
 	t.Helper()
-	m := leasetest.Got(lease.NewManager(pool, append(opts, lease.PurgeEvery(0, time.Hour))...))(t)
+	m := testdb.Got(lease.NewManager(pool, append(opts, lease.PurgeEvery(0, time.Hour))...))(t)
 	t.Cleanup(func() { must(t, m.Close(context.WithoutCancel(t.Context()))) })
 	return m
 }
@@ -112,14 +111,14 @@ func TestLeaders(t *testing.T) {
 		names := []string{"web-1", "web-1", "web-1", "web-2"}
 		ended := make(chan error, len(names))
 		for _, name := range names {
-			e := leasetest.Got(elect.New(manager(t, pool), txlock.Named("scheduler"), elect.InstanceName(name)))(t)
+			e := testdb.Got(elect.New(manager(t, pool), txlock.Named("scheduler"), elect.InstanceName(name)))(t)
 			go func() {
 				ended <- e.Run(ctx, func(ctx context.Context, _ *elect.Term) error { <-ctx.Done(); return ctx.Err() })
 			}()
 		}
 		var shown []string
 		for deadline := time.Now().Add(30 * time.Second); len(shown) < len(names) && time.Now().Before(deadline); testdb.Refresh() {
-			p := leasetest.Got(ops.New(db.Admin()).Look(t.Context()))(t)
+			p := testdb.Got(ops.New(db.Admin()).Look(t.Context()))(t)
 			for _, l := range p.Leaders() {
 				shown = append([]string{l.By}, l.Standby...)
 			}
@@ -148,7 +147,7 @@ func waitInLine(t *testing.T, pool *sql.DB) (leave func()) {
 	lookUntil(t, ops.New(pool), inLine)
 	return func() {
 		cancel()
-		leasetest.Fails(t, "the waiter", <-ended)
+		testdb.Fails(t, "the waiter", <-ended)
 		lookUntil(t, ops.New(pool), func(p *ops.Picture) bool { return !inLine(p) })
 	}
 }
@@ -157,10 +156,10 @@ func waitInLine(t *testing.T, pool *sql.DB) (leave func()) {
 // by design never is: that of the cleanup, and one that is kept for a while after its release.
 func TestLate(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		m := leasetest.Got(lease.NewManager(db.Connect(t), lease.TTL(time.Hour), lease.PurgeEvery(500*time.Millisecond, time.Hour)))(t)
+		m := testdb.Got(lease.NewManager(db.Connect(t), lease.TTL(time.Hour), lease.PurgeEvery(500*time.Millisecond, time.Hour)))(t)
 		t.Cleanup(func() { must(t, m.Close(context.WithoutCancel(t.Context()))) })
 		must(t, testdb.Err(m.Acquire(t.Context(), txlock.Named("crashed"))))
-		kept := leasetest.Got(m.Acquire(t.Context(), txlock.Named("kept"), lease.HoldAtLeast(time.Hour)))(t)
+		kept := testdb.Got(m.Acquire(t.Context(), txlock.Named("kept"), lease.HoldAtLeast(time.Hour)))(t)
 		must(t, kept.Release(t.Context()))
 		must(t, testdb.Err(m.Acquire(t.Context(), txlock.Named("spared"))))
 		own := func(p *ops.Picture) bool {
@@ -170,7 +169,7 @@ func TestLate(t *testing.T) {
 		db.Exec(t, "UPDATE lockstep_leases SET ttl_us = 300000000, expires_us = UNIX_TIMESTAMP() * 1000000 + 300000000 WHERE name = 'lockstep:cleanup'") // so that the test may be slow
 		for _, passed := range []string{"1 DIV 2", "3 DIV 4", "99 DIV 100"} {
 			db.Exec(t, "UPDATE lockstep_leases SET expires_us = UNIX_TIMESTAMP() * 1000000 + ttl_us - ttl_us * "+passed+" WHERE name <> 'spared'")
-			p := leasetest.Got(ops.New(db.Admin()).Look(t.Context()))(t)
+			p := testdb.Got(ops.New(db.Admin()).Look(t.Context()))(t)
 			testdb.ErrorIf(t, len(p.Leases) != 4, "the leases are %+v", p.Leases)
 			for _, l := range p.Leases {
 				renews := l.Key == "crashed" || l.Key == "spared"
@@ -187,10 +186,10 @@ func TestLate(t *testing.T) {
 func TestJobs(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, ctx := db.Connect(t), t.Context()
-		jobs := leasetest.Got(job.New(pool, manager(t, pool), job.InstanceName("web-1:4711")))(t)
+		jobs := testdb.Got(job.New(pool, manager(t, pool), job.InstanceName("web-1:4711")))(t)
 		defer func() { must(t, jobs.Close(ctx)) }()
 		room := ops.New(db.Admin())
-		none := leasetest.Got(room.Jobs(ctx))(t)
+		none := testdb.Got(room.Jobs(ctx))(t)
 		testdb.ErrorIf(t, len(none.Jobs) != 0 || none.Jobs == nil || time.Since(none.Now).Abs() > time.Minute, "there are %v", none)
 
 		at, broken := time.Now().Add(-time.Hour), errors.New("no paper")
@@ -203,7 +202,7 @@ func TestJobs(t *testing.T) {
 		}
 		tick("fails", time.Minute, broken)
 		tick("fails", 2*time.Minute, broken)
-		c := leasetest.Got(jobs.Claim(ctx, txlock.Named("runs"), at))(t)
+		c := testdb.Got(jobs.Claim(ctx, txlock.Named("runs"), at))(t)
 		must(t, testdb.Err(jobs.Pause(ctx, txlock.Named("paused"), "alice")))
 		must(t, testdb.Err(jobs.RunNow(ctx, txlock.Named("paused"))))
 		const ago = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) - 1000000 * "
@@ -216,13 +215,13 @@ func TestJobs(t *testing.T) {
 			db.Exec(t, "UPDATE lockstep_jobs SET "+change)
 		}
 
-		all := leasetest.Got(room.Jobs(ctx))(t)
+		all := testdb.Got(room.Jobs(ctx))(t)
 		var said []string
 		for _, j := range all.Jobs {
 			said = append(said, fmt.Sprint(j.Key, " ", j.State, " took ", j.Took.Known(), " requested ", !j.Requested.IsZero(), " ",
 				j.PausedBy, strings.Join(j.Trouble(all.Now), "; ")))
 		}
-		leasetest.Says(t, "the jobs", strings.Join(said, "\n"),
+		testdb.Says(t, "the jobs", strings.Join(said, "\n"),
 			"died died took false requested false overdue by 1h0m; it lost its lease without a result\ndone done took true requested false \n"+
 				"fails failed took true requested false failed 2 times in ",
 			": no paper\nlate done took true requested false overdue by 2h0m; another process runs it by Every(2h0m0s)",
@@ -232,14 +231,14 @@ func TestJobs(t *testing.T) {
 		j, has := all.Job("nobody")
 		testdb.ErrorIf(t, has, "there is %v", j)
 
-		runs := leasetest.Got(room.JobRuns(ctx, "fails"))(t)
+		runs := testdb.Got(room.JobRuns(ctx, "fails"))(t)
 		if len(runs) != 3 || runs[0].Outcome != "failed" || runs[0].Err != "no paper" || runs[2].Outcome != "done" || runs[0].By != "web-1:4711" || runs[0].Started.IsZero() {
 			t.Errorf("the runs are %+v", runs)
 		}
 		missed, err := room.JobRuns(ctx, "nobody")
 		testdb.ErrorIf(t, err != nil || len(missed) != 0 || missed == nil, "the runs of no job are %v, %v", missed, err)
 		must(t, c.Finish(ctx, nil))
-		all = leasetest.Got(room.Jobs(ctx))(t)
+		all = testdb.Got(room.Jobs(ctx))(t)
 		j, _ = all.Job("runs")
 		testdb.ErrorIf(t, j.State != "done" || j.TooLong != 0, "the job that has run is %+v", j)
 	})
@@ -250,7 +249,7 @@ func TestJobs(t *testing.T) {
 func TestSchedules(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, ctx := db.Connect(t), t.Context()
-		jobs := leasetest.Got(job.New(pool, manager(t, pool), job.Log(nil)))(t)
+		jobs := testdb.Got(job.New(pool, manager(t, pool), job.Log(nil)))(t)
 		ended := make(chan error, 2)
 		for _, schedule := range []job.Schedule{job.Every(time.Second), job.Every(2 * time.Second)} {
 			go func() {
@@ -260,7 +259,7 @@ func TestSchedules(t *testing.T) {
 		room := ops.New(db.Admin())
 		var j ops.JobStatus
 		if !testdb.Await(time.Minute, func() bool {
-			all := leasetest.Got(room.Jobs(ctx))(t)
+			all := testdb.Got(room.Jobs(ctx))(t)
 			j, _ = all.Job("nightly")
 			both := j.Schedule + j.Differs
 			return both == "Every(1s)Every(2s)" || both == "Every(2s)Every(1s)"
@@ -320,7 +319,7 @@ func TestGaps(t *testing.T) {
 // transaction has none any more.
 func prepare(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, first ...string) (session int64) {
 	t.Helper()
-	conn := leasetest.Got(pool.Conn(t.Context()))(t)
+	conn := testdb.Got(pool.Conn(t.Context()))(t)
 	session = testdb.ConnID(t, conn)
 	xid := fmt.Sprintf("'ops-%s-%d'", db.Name(), session)
 	for _, statement := range append(first,
@@ -490,7 +489,7 @@ func TestTree(t *testing.T) {
 		if strings.HasPrefix(name, "around") {
 			p = p.Around(func(r ops.Row) bool { return r.Key == "a" })
 		}
-		leasetest.Equal(t, name+": the tree", flat(p.Tree()), c.want)
+		testdb.Equal(t, name+": the tree", flat(p.Tree()), c.want)
 	}
 }
 
@@ -498,6 +497,6 @@ func TestTree(t *testing.T) {
 func TestSeconds(t *testing.T) {
 	t.Parallel()
 	for s, want := range map[ops.Seconds]string{0: "0.0s", 1.25: "1.2s", 41.4: "41s", 192: "3m12s", 93780: "26h3m", -2: "-2.0s"} {
-		leasetest.Equal(t, fmt.Sprintf("how %v is written", float64(s)), s.String(), want)
+		testdb.Equal(t, fmt.Sprintf("how %v is written", float64(s)), s.String(), want)
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/ops"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -38,7 +37,7 @@ func TestHotKey(t *testing.T) {
 		}
 		room, held := ops.New(db.Admin()), 0
 		for looks := testdb.Long(12, 300); looks > 0 || held == 0; looks-- {
-			p := leasetest.Got(room.Look(t.Context()))(t)
+			p := testdb.Got(room.Look(t.Context()))(t)
 			for _, wrong := range contradictions(p) {
 				t.Errorf("%s: %#v, waits %#v", wrong, p.Locks, p.Waits)
 			}
@@ -54,8 +53,8 @@ func TestDirtyReads(t *testing.T) {
 		lock(t, scope, "held")
 		must(t, testdb.Err(scope.Once(t.Context(), txlock.Named("once"))))
 		room := ops.New(open(t, db, db.Engine().LevelVariable(), "'READ-UNCOMMITTED'"))
-		p := leasetest.Got(room.Look(t.Context()))(t)
-		all := leasetest.Got(room.OnceOf(t.Context(), "once"))(t)
+		p := testdb.Got(room.Look(t.Context()))(t)
+		all := testdb.Got(room.OnceOf(t.Context(), "once"))(t)
 		testdb.ErrorIf(t, len(p.Locks) != 1 || len(all) != 1 || !all[0].Open || p.Locks[0].Session == 0 || p.Locks[0].Since.IsZero(),
 			"the locks are %+v, the keys of Once %+v", p.Locks, all)
 	})
@@ -68,11 +67,11 @@ func TestGrantBefore(t *testing.T) {
 		pool, hot, room := db.Connect(t), txlock.Named("hot"), ops.New(db.Admin())
 		must(t, txlock.Ensure(t.Context(), pool, hot))
 		must(t, testdb.Err(room.Look(t.Context()))) // by which it knows its server
-		began := leasetest.Got(room.Updates(t.Context()))(t)
+		began := testdb.Got(room.Updates(t.Context()))(t)
 		tx, scope := beginTx(t, pool)
-		first := leasetest.Got(scope.Lock(t.Context(), hot))(t)
+		first := testdb.Got(scope.Lock(t.Context(), hot))(t)
 		must(t, tx.Commit())
-		second := leasetest.Got(begin(t, pool).Lock(t.Context(), hot))(t)
+		second := testdb.Got(begin(t, pool).Lock(t.Context(), hot))(t)
 		p := lookUntil(t, room, func(p *ops.Picture) bool { return len(p.Locks) == 1 })
 		l := p.Locks[0]
 		testdb.ErrorIf(t, l.Token != second.Token() || l.Before != first.Token(), "the lock is %#v, want the token %d after %d", l, second.Token(), first.Token())
@@ -179,7 +178,7 @@ func beyondUTF8MB3(t *testing.T, db *testdb.DB) {
 // list. It checks that the gap says so, and how it could.
 func blind(t *testing.T, pool *sql.DB, fix string) *ops.Picture {
 	t.Helper()
-	p := leasetest.Got(ops.New(pool).Look(t.Context()))(t)
+	p := testdb.Got(ops.New(pool).Look(t.Context()))(t)
 	if !slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool {
 		return g.Hides && g.Denied == strings.Contains(fix, "GRANT") && strings.Contains(g.What, "an emoji") && strings.Contains(g.Fix, fix)
 	}) {
@@ -198,7 +197,7 @@ func TestUnknownTransactions(t *testing.T) {
 		lock(t, scope, key.String())
 		p := lookUntil(t, ops.New(pool), func(p *ops.Picture) bool { return len(p.Locks) == 1 })
 		s := p.Sessions[uint64(testdb.ConnID(t, tx))]
-		text := leasetest.Got(json.Marshal(s))(t)
+		text := testdb.Got(json.Marshal(s))(t)
 		testdb.ErrorIf(t, !s.InTx || s.Age() != "-" || !strings.Contains(string(text), `"transaction_s":null`) || !p.Locks[0].Held.Known(),
 			"without PROCESS the session is %s, and the lock %#v", text, p.Locks[0])
 		if db.Engine() == testdb.MySQL { // an account that reads its locks, and not its transactions
@@ -251,7 +250,7 @@ func TestLookBehindDDL(t *testing.T) {
 				holder := uint64(testdb.ConnID(t, tx))
 
 				admin := db.Admin()
-				conn := leasetest.Got(admin.Conn(t.Context()))(t)
+				conn := testdb.Got(admin.Conn(t.Context()))(t)
 				changer := uint64(testdb.ConnID(t, conn))
 				ctx, cancel := context.WithCancel(t.Context())
 				changed := make(chan struct{})
@@ -277,7 +276,7 @@ func TestLookBehindDDL(t *testing.T) {
 				short, end := context.WithTimeout(t.Context(), 300*time.Millisecond)
 				_, err := ops.New(admin).Look(short) // which its caller gives up
 				end()
-				leasetest.Fails(t, "a look behind DDL in less than a second", err)
+				testdb.Fails(t, "a look behind DDL in less than a second", err)
 				testdb.ErrorIf(t, !testdb.Await(8*time.Second, func() bool {
 					var behind int
 					must(t, admin.QueryRowContext(t.Context(), queued[engine], db.Name()).Scan(&behind))
@@ -308,7 +307,7 @@ func TestWaitsForTables(t *testing.T) {
 		room := ops.New(db.Admin())
 		waiters := make(map[uint64]int)
 		for _, i := range []int{0, 1, 0, 2, 1, 0} {
-			conn := leasetest.Got(db.Admin().Conn(t.Context()))(t)
+			conn := testdb.Got(db.Admin().Conn(t.Context()))(t)
 			changer := uint64(testdb.ConnID(t, conn))
 			changes.Go(func() {
 				_, _ = conn.ExecContext(ctx, "ALTER TABLE "+tables[i]+" COMMENT = 'changed'") // it is cancelled
@@ -324,7 +323,7 @@ func TestWaitsForTables(t *testing.T) {
 			waiters[w.Session]++
 		}
 		for session, n := range waiters {
-			leasetest.Equal(t, fmt.Sprintf("how often the wait of session %d is listed", session), n, 1)
+			testdb.Equal(t, fmt.Sprintf("how often the wait of session %d is listed", session), n, 1)
 		}
 		hiding := p.Hiding()
 		testdb.ErrorIf(t, len(hiding) > 0, "not shown may be what is behind %v", hiding)

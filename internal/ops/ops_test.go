@@ -92,7 +92,7 @@ func TestLookAtMany(t *testing.T) {
 		for found := 0; found < 5; {
 			testdb.Refresh()
 			began := cpu()
-			p := leasetest.Got(room.Look(t.Context()))(t)
+			p := testdb.Got(room.Look(t.Context()))(t)
 			costs = append(costs, cpu()-began)
 			if locks := exclusive(p); locks == holders*each && len(p.Waits) == waiters && p.Waits[0].Key == keys[0].String() {
 				found++
@@ -133,7 +133,7 @@ func lookUntil(t *testing.T, room interface {
 }, shows func(*ops.Picture) bool) *ops.Picture {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; testdb.Refresh() {
-		p := leasetest.Got(room.Look(t.Context()))(t)
+		p := testdb.Got(room.Look(t.Context()))(t)
 		if !old(p) && shows(p) {
 			return p
 		}
@@ -173,7 +173,7 @@ func watched(t *testing.T, db *testdb.DB) (*sql.DB, func() time.Duration) {
 		if err != nil {
 			return 0
 		}
-		ns := leasetest.Got(strconv.ParseInt(strings.Fields(string(text))[0], 10, 64))(t)
+		ns := testdb.Got(strconv.ParseInt(strings.Fields(string(text))[0], 10, 64))(t)
 		return time.Duration(ns)
 	}
 }
@@ -188,7 +188,7 @@ func begin(t *testing.T, pool *sql.DB) *txlock.Scope {
 func beginTx(t *testing.T, pool *sql.DB) (*sql.Tx, *txlock.Scope) {
 	t.Helper()
 	tx := testdb.Begin(t, pool)
-	return tx, leasetest.Got(txlock.Join(t.Context(), tx))(t)
+	return tx, testdb.Got(txlock.Join(t.Context(), tx))(t)
 }
 
 // lock locks keys.
@@ -199,7 +199,7 @@ func lock(t *testing.T, scope *txlock.Scope, names ...string) {
 	}
 }
 
-var must, wants = leasetest.Must, leasetest.Wants
+var must, wants = testdb.Must, testdb.Wants
 
 // TestRowsThatLeaveTheMemory proves that locks and waits are seen when the server has moved the
 // pages of their rows out of its memory, on both servers: they list such locks without a row.
@@ -422,7 +422,7 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 // declared returns the constants of a package with their texts, and its exported functions that return one.
 func declared(t *testing.T, dir string) map[string]string {
 	t.Helper()
-	packages := leasetest.Got(parser.ParseDir(token.NewFileSet(), dir, func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0))(t) //nolint:staticcheck // the files are enough
+	packages := testdb.Got(parser.ParseDir(token.NewFileSet(), dir, func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0))(t) //nolint:staticcheck // the files are enough
 	all := make(map[string]string)
 	for _, p := range packages {
 		for _, file := range p.Files {
@@ -470,7 +470,7 @@ func firstText(values []ast.Expr) (string, bool) {
 // of the error, or how many rows, and which columns of the first are NULL.
 func replies(t *testing.T, pool *sql.DB, mode string, statements map[string]string) map[string]string {
 	t.Helper()
-	conn := leasetest.Got(pool.Conn(t.Context()))(t)
+	conn := testdb.Got(pool.Conn(t.Context()))(t)
 	defer func() { _ = conn.Close() }()
 	must(t, testdb.Err(conn.ExecContext(t.Context(), "SET @lockstep_lock_wait = 50, "+mode)))
 	defer func() {
@@ -507,7 +507,7 @@ func reply(t *testing.T, conn *sql.Conn, text string, args []any) string {
 	}
 	must(t, err)
 	defer func() { _ = rows.Close() }()
-	columns := leasetest.Got(rows.Columns())(t)
+	columns := testdb.Got(rows.Columns())(t)
 	n, nulls := 0, ""
 	for ; rows.Next(); n++ {
 		values := make([]any, len(columns))

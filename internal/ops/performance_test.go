@@ -15,7 +15,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/ops"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -42,7 +41,7 @@ func tells(p *ops.Picture, hides bool, what, fix string) bool {
 // notOK returns what check finds of the sight of a user.
 func notOK(t *testing.T, db *testdb.DB) (text string) {
 	t.Helper()
-	found := leasetest.Got(ops.New(db.Admin()).Check(t.Context()))(t)
+	found := testdb.Got(ops.New(db.Admin()).Check(t.Context()))(t)
 	for _, f := range found {
 		if f.Name == "sight" && f.State != ops.OK {
 			text += f.Text + ": " + f.Fix + "\n"
@@ -84,11 +83,11 @@ func TestPartOfPerformanceSchema(t *testing.T) {
 		sees := func(table string, all bool) {
 			t.Helper()
 			const fix = "GRANT SELECT ON performance_schema.* TO 'part'@'%'"
-			p := leasetest.Got(ops.New(part).Look(t.Context()))(t)
+			p := testdb.Got(ops.New(part).Look(t.Context()))(t)
 			if granted := len(p.Gaps) == 0; all && !granted || slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool { return g.Fix != fix }) {
 				t.Errorf("without %s a look has not seen %v", table, p.Gaps)
 			}
-			found := leasetest.Got(ops.New(part).Check(t.Context()))(t)
+			found := testdb.Got(ops.New(part).Check(t.Context()))(t)
 			at := slices.IndexFunc(found, func(f ops.Finding) bool { return f.Name == "sight" })
 			sight := found[at]
 			testdb.ErrorIf(t, (sight.State == ops.OK) != all || !all && sight.Fix != fix, "without %s check finds %+v", table, sight)
@@ -314,7 +313,7 @@ func TestClusters(t *testing.T) {
 			want          ops.State
 		}{{"ON", "Primary", ops.OK}, {"OFF", "non-Primary", ops.Error}, {"OFF", "Primary", ops.Error}, {"ON", "non-Primary", ops.Error}} {
 			all := says("node", galera(c.ready, c.status, func() bool { return c.want != ops.OK }), c.want, "wsrep_ready is "+c.ready+", wsrep_cluster_status is "+c.status)
-			leasetest.Equal(t, fmt.Sprintf("more than the node with %+v", c), all > 1, c.want == ops.OK)
+			testdb.Equal(t, fmt.Sprintf("more than the node with %+v", c), all > 1, c.want == ops.OK)
 		}
 		f, has := findings(t, ops.New(db.Connect(t)))["node"]
 		testdb.ErrorIf(t, has, "of a server without a cluster check says %+v", f)
@@ -359,7 +358,7 @@ func galera(ready, status string, refuses func() bool) func(query string) (strin
 // through opens a pool whose statements are changed, so that the server seems to be another one.
 func through(t *testing.T, cfg *mysql.Config, change func(query string) (string, error)) *sql.DB {
 	t.Helper()
-	base := leasetest.Got(mysql.NewConnector(cfg))(t)
+	base := testdb.Got(mysql.NewConnector(cfg))(t)
 	pool := sql.OpenDB(changed{base, change})
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
@@ -395,7 +394,7 @@ func (c changedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver
 // findings are what check says, by subject.
 func findings(t *testing.T, room *ops.Room, nodes ...*sql.DB) map[string]ops.Finding {
 	t.Helper()
-	found := leasetest.Got(room.Check(t.Context(), nodes...))(t)
+	found := testdb.Got(room.Check(t.Context(), nodes...))(t)
 	by := make(map[string]ops.Finding)
 	for _, f := range found {
 		by[f.Name] = f

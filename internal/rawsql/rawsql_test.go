@@ -20,7 +20,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -66,7 +65,7 @@ func TestOneClock(t *testing.T) {
 	testdb.FatalIf(t, err != nil || len(files) == 0, "%d files: %v", len(files), err)
 	comments := regexp.MustCompile("--[^\n]*")
 	for _, file := range files {
-		text := leasetest.Got(os.ReadFile(file))(t)
+		text := testdb.Got(os.ReadFile(file))(t)
 		rest := comments.ReplaceAllString(string(text), "")
 		for _, known := range []string{
 			"UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED)", "UNIX_TIMESTAMP() * 1000000, ", "UNIX_TIMESTAMP() * 1000000)", "UNIX_TIMESTAMP() * 1000000\n)",
@@ -130,7 +129,7 @@ func TestQuestionMarks(t *testing.T) {
 	testdb.FatalIf(t, err != nil || len(files) == 0, "%d files: %v", len(files), err)
 	quoted := regexp.MustCompile("'[^']*'|--[^\n]*|/\\*.*?\\*/")
 	for _, file := range files {
-		text := leasetest.Got(os.ReadFile(file))(t)
+		text := testdb.Got(os.ReadFile(file))(t)
 		queries := strings.Split(string(text), "`")
 		for i := 1; i < len(queries); i += 2 {
 			for _, found := range quoted.FindAllString(queries[i], -1) {
@@ -171,17 +170,17 @@ func TestText(t *testing.T) {
 			err := send(&rawsql.Text{DBTX: pool, Rewrite: c.rewrite, Inline: c.inline})
 			got := strings.Join(base.texts, "|")
 			testdb.ErrorIf(t, got != c.sent || !errors.Is(err, c.want), "%s by %s: sent %s, want %s; %v, want %v", name, method, got, c.sent, err, c.want)
-			leasetest.Must(t, pool.Close())
+			testdb.Must(t, pool.Close())
 		}
 	}
 }
 
 // TestTakesText proves that only the pool of go-sql-driver is known to take text.
 func TestTakesText(t *testing.T) {
-	ours := leasetest.Got(sql.Open("mysql", "user@tcp(localhost:1)/db"))(t)
+	ours := testdb.Got(sql.Open("mysql", "user@tcp(localhost:1)/db"))(t)
 	other := sql.OpenDB(&losing{})
 	testdb.ErrorIf(t, rawsql.TakesText(other) || !rawsql.TakesText(ours), "another: %t, go-sql-driver: %t", rawsql.TakesText(other), rawsql.TakesText(ours))
-	leasetest.Must(t, ours.Close())
+	testdb.Must(t, ours.Close())
 }
 
 // TestEngines: what can't share a text is refused: what each engine has no text for, what an attempt before has left open on MySQL,
@@ -284,7 +283,7 @@ func TestInTx(t *testing.T) {
 		}
 		sent := base.sent.Load()
 		testdb.ErrorIf(t, sent != c.sent, "%s: %v is sent at the end", name, sent)
-		leasetest.Must(t, pool.Close())
+		testdb.Must(t, pool.Close())
 		cancel()
 	}
 }

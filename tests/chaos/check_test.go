@@ -14,7 +14,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -217,8 +216,8 @@ func TestRefused(t *testing.T) {
 		"-engines mariadb 10s now": `"10s" is no flag`,
 	} {
 		code, err := chaos(t.Context(), strings.Fields("-engines mariadb "+line))
-		leasetest.Fails(t, line, err, says)
-		leasetest.Equal(t, line, code, 2)
+		testdb.Fails(t, line, err, says)
+		testdb.Equal(t, line, code, 2)
 	}
 }
 
@@ -231,14 +230,14 @@ func TestTell(t *testing.T) {
 	r := &result{options: o, sites: []*site{s}}
 	told := func(want int) string {
 		var text strings.Builder
-		leasetest.Equal(t, "what tell returns", r.tell(&text), want)
+		testdb.Equal(t, "what tell returns", r.tell(&text), want)
 		return text.String()
 	}
 	for name, text := range map[string]string{"mariadb0.1": "", "mysql0.1": "panic"} {
 		must(t, os.WriteFile(filepath.Join(s.dir, name+".stderr"), []byte(text), 0o600))
 	}
 	must(t, s.listen())
-	leasetest.Says(t, "the report", told(0), "seed 7: nothing is wrong")
+	testdb.Says(t, "the report", told(0), "seed 7: nothing is wrong")
 	s.add(overlap, "two of them")
 	told(1)
 	must(t, os.WriteFile(filepath.Join(s.dir, "mariadb1.2.stderr"), []byte("WARNING: DATA RACE"), 0o600))
@@ -246,11 +245,11 @@ func TestTell(t *testing.T) {
 	for range mostShown + 1 {
 		s.add(broken, "once more")
 	}
-	leasetest.Says(t, "the report", told(1), "broken: mariadb1.2.stderr: WARNING: DATA RACE",
+	testdb.Says(t, "the report", told(1), "broken: mariadb1.2.stderr: WARNING: DATA RACE",
 		"overlap: two of them", "broken: and 2 more", "kill server                  3", "FAILED", "-duration 1m0s -seed 7", "-without lock")
 }
 
-var must = leasetest.Must
+var must = testdb.Must
 
 // second is one of the moments of the histories of leases, whose time to live it is, too.
 const second = int64(time.Second)
@@ -494,7 +493,7 @@ func TestCores(t *testing.T) {
 // sent sends a phrase in a transaction, and tells whether that goes on.
 func sent(t *testing.T, pool *sql.DB, p phrase) (goesOn bool, err error) {
 	t.Helper()
-	tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
+	tx := testdb.Got(pool.BeginTx(t.Context(), nil))(t)
 	defer func() { _ = tx.Rollback() }() // it may be over
 	for _, text := range []string{"UPDATE counters SET token = token WHERE name = 'lock:a'", "SAVEPOINT mark"} {
 		_, err := tx.ExecContext(t.Context(), text)

@@ -134,7 +134,7 @@ func clusterSize(ctx context.Context, db *testdb.DB) (size int, err error) {
 func TestCheckOfNodes(t *testing.T) {
 	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
-		found := leasetest.Got(ops.New(db.Connect(t)).Check(t.Context(), db.At(t, nodes[1]).Admin(), db.At(t, nodes[2]).Admin()))(t)
+		found := testdb.Got(ops.New(db.Connect(t)).Check(t.Context(), db.At(t, nodes[1]).Admin(), db.At(t, nodes[2]).Admin()))(t)
 		states := make(map[string]ops.State)
 		for _, f := range found {
 			states[f.Name] = f.State
@@ -165,7 +165,7 @@ func remediesOfGalera(t *testing.T, nodes []*testdb.Server) {
 		}) {
 			t.Fatalf("check says %+v, want %s", f, want)
 		}
-		leasetest.Says(t, "the fix", f.Fix, fixes...)
+		testdb.Says(t, "the fix", f.Fix, fixes...)
 		return f
 	}
 	until(nodes[0], ops.OK, "node")
@@ -269,7 +269,7 @@ func minority(t *testing.T, nodes []*testdb.Server) {
 	caughtUp(t, db.At(t, nodes[2])) // joins again
 	for i, node := range nodes {
 		caughtUp(t, db.At(t, node))
-		leasetest.Equal(t, fmt.Sprintf("whose work node %d has", i), workers(t, db.At(t, node)), "before,most")
+		testdb.Equal(t, fmt.Sprintf("whose work node %d has", i), workers(t, db.At(t, node)), "before,most")
 	}
 	wants(t, "the lease of the majority", after.Err(), nil)
 	wants(t, "Release", after.Release(t.Context()), nil)
@@ -347,8 +347,8 @@ func TestAborts(t *testing.T) {
 		key, in := txlock.Named(t.Name()), load.Inside(t, db)
 		aborted := 0
 		for end := time.Now().Add(15 * time.Second); !t.Failed() && (time.Now().Before(end) || aborted < 10); {
-			tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
-			scope := leasetest.Got(locksqlc.Join(t.Context(), tx))(t)
+			tx := testdb.Got(pool.BeginTx(t.Context(), nil))(t)
+			scope := testdb.Got(locksqlc.Join(t.Context(), tx))(t)
 			_, err := scope.Lock(t.Context(), key)
 			if err != nil {
 				wants(t, "Lock", err, txlock.ErrDeadlock)
@@ -427,7 +427,7 @@ func TestOptimisticEnds(t *testing.T) {
 			want = 6 // a node executes what it takes for a single statement once more
 		}
 		quiet.Optimistic(t.Context(), pools[0])
-		leasetest.Equal(t, "round trips", trips.Count()-before, want)
+		testdb.Equal(t, "round trips", trips.Count()-before, want)
 		quiet.Check(t, caughtUp(t, db))
 		load.Beside(2*len(pools), func(i int) { ends.Optimistic(t.Context(), pools[i%2]) }, func() {
 			testdb.Await(2*time.Minute, func() bool { return watch.ended.Load() >= 10 })

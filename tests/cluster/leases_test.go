@@ -32,7 +32,7 @@ func TestAsk(t *testing.T) {
 	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
 		clients, key, ctx := clientsOf(t, db, nodes), txlock.Named(t.Name()), leasetest.Limited(t, 5*time.Minute)
-		held, holder := leasetest.Got(clients[0].Leases.Acquire(ctx, key))(t), 0
+		held, holder := testdb.Got(clients[0].Leases.Acquire(ctx, key))(t), 0
 		for round := range 8 {
 			asker, next := clients[(holder+1)%3], clients[(holder+2)%3]
 			if round%2 == 1 {
@@ -56,7 +56,7 @@ func TestAsk(t *testing.T) {
 				t.Fatalf("%s: the holder was not told", why)
 			}
 			got, _ := held.ReleaseReason()
-			leasetest.Equal(t, "why the holder is asked", got, why)
+			testdb.Equal(t, "why the holder is asked", got, why)
 			check(t, held.Release(ctx))
 			if waiting.Wait(); l == nil {
 				return
@@ -243,7 +243,7 @@ func caughtUpConfig(t *testing.T, db *testdb.DB, node *testdb.Server) *mysql.Con
 // openGuarded opens a guarded pool.
 func openGuarded(t *testing.T, cfg *mysql.Config, options ...txlock.PoolOption) *sql.DB {
 	t.Helper()
-	connector := leasetest.Got(mysql.NewConnector(cfg))(t)
+	connector := testdb.Got(mysql.NewConnector(cfg))(t)
 	pool := sql.OpenDB(locksqlc.Connector(connector, options...))
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
@@ -324,7 +324,7 @@ func TestEffects(t *testing.T) {
 			answers.Range(func(key, answer any) bool {
 				var effect string
 				check(t, here.QueryRow("SELECT answer FROM "+table+" WHERE CONCAT(kind, n) = ?", key).Scan(&effect))
-				leasetest.Equal(t, fmt.Sprintf("the effect of %s on node %d", key, i), effect, fmt.Sprint(answer))
+				testdb.Equal(t, fmt.Sprintf("the effect of %s on node %d", key, i), effect, fmt.Sprint(answer))
 				return true
 			})
 			for k, kind := range kinds {

@@ -41,7 +41,7 @@ func newPair(t *testing.T) *load.Pair {
 func holder(t *testing.T, db *testdb.DB, ttl time.Duration) (*sql.DB, *lease.Manager) {
 	t.Helper()
 	pool := openGuarded(t, quiet(db))
-	m := leasetest.Got(lease.NewManager(pool, lease.TTL(ttl)))(t)
+	m := testdb.Got(lease.NewManager(pool, lease.TTL(ttl)))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
@@ -54,7 +54,7 @@ func holder(t *testing.T, db *testdb.DB, ttl time.Duration) (*sql.DB, *lease.Man
 
 func acquire(t *testing.T, m *lease.Manager, key txlock.Key) *lease.Lease {
 	t.Helper()
-	return leasetest.Got(m.Acquire(leasetest.Limited(t, time.Minute), key))(t)
+	return testdb.Got(m.Acquire(leasetest.Limited(t, time.Minute), key))(t)
 }
 
 // workers are those whose work a database has.
@@ -78,7 +78,7 @@ func TestAsynchronousFailover(t *testing.T) {
 
 	p.Replica.Execute(t, "STOP SLAVE IO_THREAD") // the lag
 	oldLease := acquire(t, old, key)
-	oldTx := leasetest.Got(oldPool.BeginTx(t.Context(), nil))(t)
+	oldTx := testdb.Got(oldPool.BeginTx(t.Context(), nil))(t)
 	defer func() { _ = oldTx.Rollback() }()
 	oldGrant := lockAndWork(t, oldTx, key, "old")
 	p.Promote(t)
@@ -87,11 +87,11 @@ func TestAsynchronousFailover(t *testing.T) {
 	newLease, err := fresh.TryAcquire(t.Context(), key)
 	testdb.FatalIf(t, err != nil, "TryAcquire on the new primary: %v, want the lease that the old holder has, too", err)
 	wants(t, "one of two leases", errors.Join(oldLease.Renew(t.Context()), oldLease.Err(), newLease.Err()), nil)
-	leasetest.Equal(t, "the token of the new lease", newLease.Token(), oldLease.Token())
-	newTx := leasetest.Got(newPool.BeginTx(t.Context(), nil))(t)
+	testdb.Equal(t, "the token of the new lease", newLease.Token(), oldLease.Token())
+	newTx := testdb.Got(newPool.BeginTx(t.Context(), nil))(t)
 	defer func() { _ = newTx.Rollback() }()
 	newGrant := lockAndWork(t, newTx, key, "new")
-	leasetest.Equal(t, "the key of the old grant", oldGrant.Key(), newGrant.Key())
+	testdb.Equal(t, "the key of the old grant", oldGrant.Key(), newGrant.Key())
 	for tx, l := range map[*sql.Tx]*lease.Lease{oldTx: oldLease, newTx: newLease} {
 		wants(t, "a guarded transaction", errors.Join(l.Guard(t.Context(), tx), tx.Commit()), nil)
 	}
@@ -102,7 +102,7 @@ func TestAsynchronousFailover(t *testing.T) {
 // lockAndWork takes the lock of a key and writes under it.
 func lockAndWork(t *testing.T, tx *sql.Tx, key txlock.Key, who string) txlock.Grant {
 	t.Helper()
-	scope := leasetest.Got(locksqlc.Join(t.Context(), tx))(t)
+	scope := testdb.Got(locksqlc.Join(t.Context(), tx))(t)
 	grant, err := scope.TryLock(t.Context(), key)
 	testdb.FatalIf(t, err != nil, "TryLock by %s: %v", who, err)
 	check(t, testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO work VALUES (?, 1)", who)))
@@ -131,11 +131,11 @@ func TestSemiSynchronousFailover(t *testing.T) {
 
 	_, fresh := holder(t, p.Copied, ttl)
 	wants(t, "TryAcquire on the new primary", testdb.Err(fresh.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-	leasetest.Equal(t, "whose work the new primary has", workers(t, p.Copied), "old")
+	testdb.Equal(t, "whose work the new primary has", workers(t, p.Copied), "old")
 	newLease := acquire(t, fresh, key)
 	wants(t, "the old holder's lease when the new one is granted", oldLease.Err(), txlock.ErrLost)
 	leasetest.Higher(t, newLease, oldLease)
-	leasetest.Fails(t, "Acquire on a primary that is cut off", testdb.Err(old.Acquire(leasetest.Limited(t, time.Second), txlock.Named("another"))))
+	testdb.Fails(t, "Acquire on a primary that is cut off", testdb.Err(old.Acquire(leasetest.Limited(t, time.Second), txlock.Named("another"))))
 }
 
 // route is where new connections go, as a name, or an address that moves, does it.
@@ -226,7 +226,7 @@ func TestSinglePrimary(t *testing.T) {
 // singlePrimary leads clients to the primary by a route that follows it, or behind what stands
 // before the members.
 func singlePrimary(t *testing.T, lasting string, behind func(t *testing.T, db *testdb.DB, nodes []*testdb.Server) (lead func(*mysql.Config))) {
-	nodes := leasetest.Got(testdb.StartGroup(t.Context(), 3, testdb.Parted(), testdb.Args(
+	nodes := testdb.Got(testdb.StartGroup(t.Context(), 3, testdb.Parted(), testdb.Args(
 		"--loose-group-replication-single-primary-mode=ON", "--loose-group-replication-enforce-update-everywhere-checks=OFF")))(t)
 	db := nodes[0].Open(t)
 	t.Cleanup(func() { // before the database is dropped, which only a primary can
@@ -345,7 +345,7 @@ func cluster(t *testing.T, engine testdb.Engine) []*testdb.Server {
 	testdb.NeedsServer(t)
 	c := clusters[engine]
 	if c.nodes == nil {
-		nodes := leasetest.Got(c.start(context.Background(), 3, testdb.Parted()))(t)
+		nodes := testdb.Got(c.start(context.Background(), 3, testdb.Parted()))(t)
 		testdb.AtClose(func() error { return testdb.StopAll(nodes) })
 		c.nodes = nodes
 	}
@@ -401,7 +401,7 @@ func onSome(t *testing.T, test func(t *testing.T, nodes []*testdb.Server), engin
 	}
 }
 
-var check, wants = leasetest.Must, leasetest.Wants
+var check, wants = testdb.Must, testdb.Wants
 
 // TestSuite shows the behaviours of locks through one node: there all hold, but for
 // shared locks, which are refused.

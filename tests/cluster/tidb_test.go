@@ -44,7 +44,7 @@ func TestTiDBInstall(t *testing.T) {
 			err := locksqlc.Run(t.Context(), plain, []txlock.Key{txlock.Named("plain")}, func(*sql.Tx) error { return errors.New("it runs") })
 			wants(t, fmt.Sprintf("an unguarded pool of server %d", i), err, schema.ErrEngine)
 		}
-		found := leasetest.Got(ops.New(db.Admin()).Check(t.Context(), db.At(t, nodes[1]).Admin(), db.At(t, nodes[2]).Admin()))(t)
+		found := testdb.Got(ops.New(db.Admin()).Check(t.Context(), db.At(t, nodes[1]).Admin(), db.At(t, nodes[2]).Admin()))(t)
 		clocks := 0
 		for _, f := range found {
 			testdb.ErrorIf(t, f.State == ops.Error, "lockstep check: %+v", f)
@@ -110,7 +110,7 @@ func newBetween(t *testing.T, nodes []*testdb.Server) *between {
 	b.waiter, err = openGuarded(t, quiet(b.there)).BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	check(t, err)
 	t.Cleanup(func() { _, _ = b.holder.Rollback(), b.waiter.Rollback() }) // they have ended unless the test has failed
-	scope := leasetest.Got(locksqlc.Join(t.Context(), b.waiter))(t)
+	scope := testdb.Got(locksqlc.Join(t.Context(), b.waiter))(t)
 	wants(t, "TryLock through another server", testdb.Err(scope.TryLock(t.Context(), key)), txlock.ErrBusy)
 	session, granted := testdb.ConnID(t, b.waiter), make(chan error, 1)
 	b.granted = granted
@@ -152,7 +152,7 @@ func (b *between) takesOver(t *testing.T) time.Duration {
 // works demands who has worked, as a server shows it.
 func works(t *testing.T, db *testdb.DB, want string) {
 	t.Helper()
-	leasetest.Equal(t, "whose work it is", workers(t, db), want)
+	testdb.Equal(t, "whose work it is", workers(t, db), want)
 }
 
 // TestTiDBLock: a lock through one server excludes one through another until COMMIT, KILL through another server, or until its
@@ -204,7 +204,7 @@ func TestTiDBLock(t *testing.T) {
 				if c.commits {
 					want = "new,old"
 				} else {
-					leasetest.Fails(t, "Commit of a transaction whose lock another has had", b.holder.Commit())
+					testdb.Fails(t, "Commit of a transaction whose lock another has had", b.holder.Commit())
 				}
 				works(t, b.there, want)
 				works(t, b.db, want)
@@ -249,7 +249,7 @@ func TestTiDBLeaseOfADeadServer(t *testing.T) {
 				_, other := holder(t, there, load.TTL)
 				l := acquire(t, old, key)
 				wants(t, "TryAcquire through another server", testdb.Err(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-				tx := leasetest.Got(oldPool.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted}))(t)
+				tx := testdb.Got(oldPool.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted}))(t)
 				defer func() { _ = tx.Rollback() }() // it has ended
 				if guards {
 					check(t, workUnder(t.Context(), tx, l, "old"))

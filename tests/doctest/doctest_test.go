@@ -16,7 +16,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -25,7 +24,7 @@ func freePorts(t *testing.T, ports ...int) []string {
 	t.Helper()
 	var pairs []string
 	for _, port := range ports {
-		l := leasetest.Got(net.Listen("tcp", "localhost:0"))(t)
+		l := testdb.Got(net.Listen("tcp", "localhost:0"))(t)
 		defer l.Close() // after all have been chosen
 		pairs = append(pairs, fmt.Sprintf("localhost:%d", port), l.Addr().String())
 	}
@@ -45,9 +44,9 @@ func TestDo(t *testing.T) {
 		"'''console\n$ if\n'''\n":                      "ends with",
 		"'''console installs\n$ false\n'''\n":          "ends with exit status 1",
 	} {
-		blocks := leasetest.Got(parse(strings.ReplaceAll(text, "'''", "```")))(t)
+		blocks := testdb.Got(parse(strings.ReplaceAll(text, "'''", "```")))(t)
 		var r Reader
-		leasetest.Fails(t, text, r.do(t, r.open(t, t.TempDir()), blocks[0]), want)
+		testdb.Fails(t, text, r.do(t, r.open(t, t.TempDir()), blocks[0]), want)
 	}
 }
 
@@ -147,11 +146,11 @@ func files(t *testing.T, dir string) map[string][]byte {
 // TestPins compares the versions of tools in the tutorials with those of the Makefile.
 func TestPins(t *testing.T) {
 	t.Parallel()
-	makefile := leasetest.Got(os.ReadFile(filepath.Join(checkout, "Makefile")))(t)
+	makefile := testdb.Got(os.ReadFile(filepath.Join(checkout, "Makefile")))(t)
 	for _, tutorial := range tutorials {
-		text := leasetest.Got(os.ReadFile(filepath.Join(checkout, tutorial.document)))(t)
+		text := testdb.Got(os.ReadFile(filepath.Join(checkout, tutorial.document)))(t)
 		blocks, err := parse(string(text))
-		leasetest.Wants(t, tutorial.document, err, nil)
+		testdb.Wants(t, tutorial.document, err, nil)
 		for _, b := range blocks {
 			for word := range strings.FieldsSeq(b.text) {
 				testdb.ErrorIf(t, b.has("installs") && strings.Contains(word, "@") && !strings.Contains(string(makefile), word),
@@ -182,7 +181,7 @@ func TestNewcomer(t *testing.T) {
 // newcomer follows documents with a checkout or without one.
 func newcomer(t *testing.T, engine testdb.Engine, has bool, documents []string) {
 	t.Helper()
-	root := leasetest.Got(filepath.Abs(checkout))(t)
+	root := testdb.Got(filepath.Abs(checkout))(t)
 	r := Reader{Env: Released(t, root), Checkout: has, Instead: []string{
 		"root:secret@tcp(127.0.0.1:3306)/shop", database(t, engine),
 		"git clone https://github.com/dca00107/lockstep", "ln -s " + root, // as it is, committed or not
@@ -208,7 +207,7 @@ func newcomer(t *testing.T, engine testdb.Engine, has bool, documents []string) 
 // processorTime returns that of all commands which a shell has run.
 func processorTime(t *testing.T, run func(command string) (string, error)) (sum time.Duration) {
 	t.Helper()
-	printed := leasetest.Got(run("times"))(t) // of the shell, and below that of its children
+	printed := testdb.Got(run("times"))(t) // of the shell, and below that of its children
 	for each := range strings.FieldsSeq(printed) {
 		d, err := time.ParseDuration(each)
 		testdb.FatalIf(t, err != nil, "times prints %q: %v", printed, err)

@@ -12,13 +12,12 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
 
-var fatal = leasetest.Must
+var fatal = testdb.Must
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
@@ -35,7 +34,7 @@ func TestWrappers(t *testing.T) {
 				t.Run(string(engine)+"/"+name+"/"+order, func(t *testing.T) {
 					t.Parallel()
 					db := testdb.Open(t, engine)
-					base := leasetest.Got(mysql.NewConnector(db.Config()))(t)
+					base := testdb.Got(mysql.NewConnector(db.Config()))(t)
 					pool := sql.OpenDB(wrap(base))
 					t.Cleanup(func() { _ = pool.Close() })
 					key := txlock.Named(t.Name())
@@ -72,7 +71,7 @@ func TestPlanted(t *testing.T) {
 	statements := rawsql.RenewMany(holds) + rawsql.HeldMany(holds, 1) + rawsql.Named.LockMany(2) +
 		rawsql.AcquireMany([]rawsql.Wanted{{Name: "a", Hold: "c"}}, 1<<50)
 	for _, path := range paths {
-		text := leasetest.Got(os.ReadFile(path))(t)
+		text := testdb.Got(os.ReadFile(path))(t)
 		statements += string(text)
 	}
 	for bug, texts := range planted {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -34,7 +33,7 @@ func stream(events ...string) string {
 func TestCompare(t *testing.T) {
 	t.Parallel()
 	read := func(events []string) results {
-		return leasetest.Got(readResults(strings.NewReader(stream(events...))))(t)
+		return testdb.Got(readResults(strings.NewReader(stream(events...))))(t)
 	}
 	for name, c := range map[string]struct {
 		plain, other []string
@@ -72,7 +71,7 @@ func TestPatches(t *testing.T) {
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "below", "c.go"))
 	testdb.ErrorIf(t, err != nil || !strings.HasPrefix(string(text), "package mysql"), "%s, %v", text, err)
-	leasetest.Fails(t, "patched again", s.change(), `m: no *_test.go has sql.Open("mysql"`)
+	testdb.Fails(t, "patched again", s.change(), `m: no *_test.go has sql.Open("mysql"`)
 }
 
 // TestRefused proves that what can't be run is refused before anything is started.
@@ -85,7 +84,7 @@ func TestRefused(t *testing.T) {
 	} {
 		var out strings.Builder
 		_, err := foreign(t.Context(), strings.Fields("-engines mariadb "+line), &out)
-		leasetest.Fails(t, line, err, says)
+		testdb.Fails(t, line, err, says)
 	}
 }
 
@@ -102,7 +101,7 @@ func TestForeign(t *testing.T) {
 	var out strings.Builder
 	differs, err := foreign(t.Context(), line, &out)
 	testdb.FatalIf(t, err != nil || !differs, "%t, %v\n%s", differs, err, &out)
-	leasetest.Says(t, "the report", out.String(),
+	testdb.Says(t, "the report", out.String(),
 		"foreign: "+engine+" gorm.io/gorm/tests plain: 7 passed, 1 failed, 0 skipped",
 		"foreign: "+engine+" gorm.io/gorm/tests guarded: 6 passed, 2 failed, 0 skipped",
 		"foreign: "+engine+" gorm.io/gorm/tests plugin: 3 passed, 4 failed, 1 skipped",
@@ -117,4 +116,4 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-var check = leasetest.Must
+var check = testdb.Must

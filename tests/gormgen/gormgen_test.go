@@ -12,7 +12,6 @@ import (
 	"gorm.io/gorm/logger"
 	"gorm.io/gorm/schema"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/tests/gormgen/query"
@@ -52,7 +51,7 @@ func each(t *testing.T, test func(t *testing.T, e *env)) {
 			"Item":    e.CreateTable(t, "items", id+"order_id BIGINT, n BIGINT NOT NULL DEFAULT 0"),
 			"Account": e.CreateTable(t, "accounts", id+"balance BIGINT NOT NULL DEFAULT 0, version BIGINT UNSIGNED NOT NULL DEFAULT 1"),
 		}}
-		db := leasetest.Got(lockgorm.Open(e.DSN(), &gorm.Config{Logger: logger.Discard, NamingStrategy: names}))(t)
+		db := testdb.Got(lockgorm.Open(e.DSN(), &gorm.Config{Logger: logger.Discard, NamingStrategy: names}))(t)
 		t.Cleanup(func() {
 			pool, err := db.DB()
 			noError(t, errors.Join(err, pool.Close()))
@@ -75,7 +74,7 @@ func (e *env) order(t *testing.T) (*shop.Order, txlock.Key) {
 // held tells whether somebody holds the key exclusively.
 func (e *env) held(t *testing.T, key txlock.Key) bool {
 	t.Helper()
-	holders := leasetest.Got(txlock.Holders(t.Context(), e.Admin(), key))(t)
+	holders := testdb.Got(txlock.Holders(t.Context(), e.Admin(), key))(t)
 	return len(holders) == 1
 }
 
@@ -89,7 +88,7 @@ func (e *env) lockedBy(t *testing.T, what string, key txlock.Key, write func(q *
 	}))
 }
 
-var noError, wantError = leasetest.Must, leasetest.Wants
+var noError, wantError = testdb.Must, testdb.Wants
 
 // TestLocksByHand locks with UnderlyingDB in transactions of the queries, and with Clauses and Scopes of a query.
 func TestLocksByHand(t *testing.T) {
@@ -140,7 +139,7 @@ func TestTagged(t *testing.T) {
 			},
 			"by another column": func(do query.IOrderDo) error {
 				info, err := do.Where(e.q.Order.N.Gte(0), e.q.Order.N.Lt(99)).UpdateSimple(e.q.Order.N.Add(1))
-				leasetest.Equal(t, "rows by another column", info.RowsAffected, 1)
+				testdb.Equal(t, "rows by another column", info.RowsAffected, 1)
 				return err
 			},
 			"by a list": func(do query.IOrderDo) error {
@@ -177,7 +176,7 @@ func TestVersions(t *testing.T) {
 		old := *a
 		noError(t, testdb.Err(do.Clauses(lockgorm.Loaded(a)).UpdateSimple(q.Account.Balance.Value(2))))
 		noError(t, testdb.Err(do.Clauses(lockgorm.Loaded(a)).Updates(&shop.Account{Balance: 3})))
-		found := leasetest.Got(do.Where(q.Account.ID.Eq(a.ID)).First())(t)
+		found := testdb.Got(do.Where(q.Account.ID.Eq(a.ID)).First())(t)
 		testdb.ErrorIf(t, found.Balance != 3 || found.Version != a.Version || a.Version == old.Version, "found %+v, the model is %+v", found, a)
 		wantError(t, "an old version", testdb.Err(do.Clauses(lockgorm.Loaded(&old)).UpdateSimple(q.Account.Balance.Value(4))), txlock.ErrConflict)
 		wantError(t, "Delete of an old version", testdb.Err(do.Delete(&old)), txlock.ErrConflict)

@@ -25,7 +25,6 @@ import (
 	"github.com/chromedp/cdproto"
 	"github.com/chromedp/chromedp"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockhttp"
 	"github.com/dca00107/lockstep/tests/lockhttp/browser"
@@ -51,7 +50,7 @@ func visit(t *testing.T, engine testdb.Engine, around func(http.Handler) http.Ha
 	t.Helper()
 	s := &site{T: t, db: testdb.Shared(t, engine).OpenLeases(t), recorder: lockhttp.NewRecorder(), log: new(testdb.Output)}
 	s.pool = s.db.Connect(t)
-	pages := leasetest.Got(lockhttp.New(s.db.Admin(), append([]lockhttp.Option{lockhttp.Events(s.recorder), lockhttp.Log(slog.New(slog.NewTextHandler(s.log, nil)))}, opts...)...))(s)
+	pages := testdb.Got(lockhttp.New(s.db.Admin(), append([]lockhttp.Option{lockhttp.Events(s.recorder), lockhttp.Log(slog.New(slog.NewTextHandler(s.log, nil)))}, opts...)...))(s)
 	mux := http.NewServeMux()
 	mux.Handle("/locks/", around(pages))
 	server := httptest.NewServer(mux)
@@ -64,7 +63,7 @@ func visit(t *testing.T, engine testdb.Engine, around func(http.Handler) http.Ha
 
 func plain(h http.Handler) http.Handler { return h }
 
-func (s *site) must(err error) { s.Helper(); leasetest.Must(s, err) }
+func (s *site) must(err error) { s.Helper(); testdb.Must(s, err) }
 
 func (s *site) do(steps ...chromedp.Action[chromedp.Void]) {
 	s.Helper()
@@ -138,9 +137,9 @@ func (s *site) lock(keys ...txlock.Key) *sql.Tx {
 
 func (s *site) begin() (*sql.Tx, *txlock.Scope) {
 	s.Helper()
-	tx := leasetest.Got(s.pool.BeginTx(s.Context(), nil))(s)
+	tx := testdb.Got(s.pool.BeginTx(s.Context(), nil))(s)
 	s.Cleanup(func() { _ = tx.Rollback() })
-	return tx, leasetest.Got(txlock.Join(s.Context(), tx, txlock.Observe(s.recorder.Observe)))(s)
+	return tx, testdb.Got(txlock.Join(s.Context(), tx, txlock.Observe(s.recorder.Observe)))(s)
 }
 
 // wait lets a transaction wait for a key until the end of the test.
@@ -151,7 +150,7 @@ func (s *site) wait(tx *sql.Tx, scope *txlock.Scope, key txlock.Key) {
 
 func (s *site) manager(opts ...lease.ManagerOption) *lease.Manager {
 	s.Helper()
-	m := leasetest.Got(lease.NewManager(s.pool, append(opts, lease.PurgeEvery(0, time.Hour), lease.Observe(s.recorder.Observe))...))(s)
+	m := testdb.Got(lease.NewManager(s.pool, append(opts, lease.PurgeEvery(0, time.Hour), lease.Observe(s.recorder.Observe))...))(s)
 	s.Cleanup(func() { _ = m.Close(context.Background()) }) // what was released by force is lost
 	return m
 }
@@ -173,7 +172,7 @@ var update = flag.Bool("update", false, "write docs/lockhttp-*.png, after some m
 func TestScreenshots(t *testing.T) {
 	s := visit(t, one(), plain)
 	m := s.manager(lease.WithLabel("web-2/815: nightly report"))
-	report := leasetest.Got(m.Acquire(lease.WithOwner(t.Context(), "web-2/815"), txlock.Named("report")))(s)
+	report := testdb.Got(m.Acquire(lease.WithOwner(t.Context(), "web-2/815"), txlock.Named("report")))(s)
 	defer func() { _ = report.Release(context.WithoutCancel(t.Context())) }()
 	s.open("")
 	if *update {
@@ -200,7 +199,7 @@ func TestScreenshots(t *testing.T) {
 		s.open(shot.page)
 		s.becomes(shot.shows, "Live")
 		picture := browser.Get(s.tab, s.T, chromedp.FullScreenshot(100))
-		config := leasetest.Got(png.DecodeConfig(bytes.NewReader(picture)))(s)
+		config := testdb.Got(png.DecodeConfig(bytes.NewReader(picture)))(s)
 		testdb.ErrorIf(t, int64(config.Width) != shot.width || int64(config.Height) < shot.height/2 || len(picture) > 300_000,
 			"%s has %d by %d pixels, and %d bytes", shot.name, config.Width, config.Height, len(picture))
 		if *update {
@@ -237,7 +236,7 @@ func TestPagesInBrowser(t *testing.T) {
 			s.lock(txlock.Named("order:42"), txlock.Named(evil), txlock.Named("order:\x1b[2J"))
 			tx, scope := s.begin()
 			s.wait(tx, scope, txlock.Named("order:42"))
-			held := leasetest.Got(s.manager(lease.WithLabel(evil)).Acquire(t.Context(), txlock.Named("report")))(s)
+			held := testdb.Got(s.manager(lease.WithLabel(evil)).Acquire(t.Context(), txlock.Named("report")))(s)
 			defer func() { _ = held.Release(context.WithoutCancel(t.Context())) }()
 
 			messages := browser.Console(s.tab, t)
@@ -276,7 +275,7 @@ func TestFirstScreen(t *testing.T) {
 	s.becomes("Nothing: no session waits for long", "Live")
 	s.contended(txlock.Named("order:42"))
 	s.becomes("1 session waiting; held by session", "order:42")
-	leasetest.Equal(t, "how the first screen begins", eval[string](s, `document.querySelector("main section h2").textContent`), "Needs a person")
+	testdb.Equal(t, "how the first screen begins", eval[string](s, `document.querySelector("main section h2").textContent`), "Needs a person")
 	wrong := eval[int](s, `[...document.querySelectorAll("figure svg")].filter(f => f.querySelectorAll("text").length !== 7 || !f.getAttribute("aria-label")).length`)
 	testdb.ErrorIf(t, wrong > 0, "%d charts have no axes", wrong)
 	s.do(focus("#chart-waiting-numbers summary"), chromedp.KeyEvent("\r"))
@@ -309,7 +308,7 @@ func TestFocusStays(t *testing.T) {
 	s := visit(t, one(), plain)
 	m := s.manager()
 	acquire := func(name string) *lease.Lease {
-		held := leasetest.Got(m.Acquire(t.Context(), txlock.Named(name)))(s)
+		held := testdb.Got(m.Acquire(t.Context(), txlock.Named(name)))(s)
 		t.Cleanup(func() { _ = held.Release(context.WithoutCancel(t.Context())) })
 		return held
 	}
@@ -384,7 +383,7 @@ func TestActionsInBrowser(t *testing.T) {
 		return "alice", nil
 	}))
 	tx := s.lock(txlock.Named("order:42")) // before the first look, which finds it
-	held := leasetest.Got(s.manager().Acquire(t.Context(), txlock.Named("report")))(s)
+	held := testdb.Got(s.manager().Acquire(t.Context(), txlock.Named("report")))(s)
 	s.open("key?key=report")
 	s.becomes("Leases, readers", "Live")
 	testdb.ErrorIf(t, eval[bool](s, `!!document.querySelector("details, form[method=post]")`), "who may not release sees a form")
@@ -403,13 +402,13 @@ func TestActionsInBrowser(t *testing.T) {
 	s.becomes("gets ErrLost from its next renewal")
 	s.do(focus(`details[id^="release"] button`), chromedp.KeyEvent("\r"))
 	s.becomes("Released.")
-	leasetest.Wants(t, "the lease that was released is renewed", held.Renew(t.Context()), txlock.ErrLost)
+	testdb.Wants(t, "the lease that was released is renewed", held.Renew(t.Context()), txlock.ErrLost)
 	s.open("key?key=order%3A42")
 	s.becomes("End session")
 	s.do(click(`details[id^="release"] summary`), chromedp.Click(`details[id^="release"] button`))
 	s.becomes("Released.")
-	leasetest.Fails(t, "the session that was to be ended", testdb.Err(tx.ExecContext(context.WithoutCancel(t.Context()), "DO 1")))
-	leasetest.Says(t, "the log", s.log.String(), `msg="lockhttp: release" who=alice`)
+	testdb.Fails(t, "the session that was to be ended", testdb.Err(tx.ExecContext(context.WithoutCancel(t.Context()), "DO 1")))
+	testdb.Says(t, "the log", s.log.String(), `msg="lockhttp: release" who=alice`)
 }
 
 // TestNarrowAndDark proves that pages fit a telephone without scrolling sideways, that they
@@ -429,7 +428,7 @@ func TestNarrowAndDark(t *testing.T) {
 		s.open("locks")
 		s.becomes("order:43")
 		label := eval[string](s, `getComputedStyle(document.querySelector("td"), "::before").content`)
-		leasetest.Equal(t, "the label of a cell of a narrow table", label, `"Mode"`)
+		testdb.Equal(t, "the label of a cell of a narrow table", label, `"Mode"`)
 		contrast, dark := s.contrast("document.body", "document.body"), s.light("document.body", "backgroundColor") < s.light("document.body", "color")
 		testdb.ErrorIf(t, contrast < 7 || dark != (scheme == "dark"), "%s: the contrast is %v, the ground is dark: %t", scheme, contrast, dark)
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -122,7 +121,7 @@ var ofTransactions = []mistake{
 	{"rows are open when a lock is asked for", func(s *shop) error {
 		scope := s.begin()
 		s.must(testdb.Err(s.tx.ExecContext(s.ctx, "INSERT INTO notes VALUES (?), (?)", fmt.Sprint("row a", s.id), fmt.Sprint("row b", s.id))))
-		rows := leasetest.Got(s.tx.QueryContext(s.ctx, "SELECT text FROM notes"))(s)
+		rows := testdb.Got(s.tx.QueryContext(s.ctx, "SELECT text FROM notes"))(s)
 		rows.Next()
 		_, err := scope.Lock(s.ctx, s.order)
 		s.must(rows.Close())
@@ -130,10 +129,10 @@ var ofTransactions = []mistake{
 		return err
 	}, txlock.ErrOpenRows, []string{"close them, or read them to the end, before a lock"}, goesOn},
 	{"the transaction is read only", func(s *shop) error {
-		tx := leasetest.Got(s.pool.BeginTx(s.ctx, &sql.TxOptions{ReadOnly: true}))(s)
+		tx := testdb.Got(s.pool.BeginTx(s.ctx, &sql.TxOptions{ReadOnly: true}))(s)
 		s.Cleanup(func() { _ = tx.Rollback() })
 		s.tx, s.reads = tx, true
-		scope := leasetest.Got(locksqlc.Join(s.ctx, tx))(s)
+		scope := testdb.Got(locksqlc.Join(s.ctx, tx))(s)
 		return testdb.Err(scope.Lock(s.ctx, s.order))
 	}, txlock.ErrReadOnly, []string{"connect to the primary, and begin without ReadOnly", "the transaction stays open"}, goesOn},
 	{"code that needs a lock is called without it", func(s *shop) error {
@@ -141,7 +140,7 @@ var ofTransactions = []mistake{
 		return txlock.AssertLocked(s.ctx, s.tx, s.order)
 	}, txlock.ErrNotHeld, []string{"lock it before this call, and again after a ROLLBACK TO SAVEPOINT"}, goesOn},
 	{"a form is saved that another user has changed meanwhile", func(s *shop) error {
-		version := leasetest.Got(txlock.ReadVersion(s.ctx, s.pool, s.order))(s)
+		version := testdb.Got(txlock.ReadVersion(s.ctx, s.pool, s.order))(s)
 		tx, _ := s.other(s.order)
 		s.must(tx.Commit())
 		return s.begin().CompareAndBump(s.ctx, s.order, version)
@@ -216,7 +215,7 @@ var ofServers = []mistake{
 		s.other(s.order)
 		pool := s.open(s.dsn(func(c *mysql.Config) { c.ReadTimeout = 2 * time.Second }))
 		s.tx = s.beginOn(pool)
-		scope := leasetest.Got(locksqlc.Join(s.ctx, s.tx))(s)
+		scope := testdb.Got(locksqlc.Join(s.ctx, s.tx))(s)
 		return testdb.Err(scope.Lock(s.ctx, s.order))
 	}, txlock.ErrTxDoomed, []string{"it was rolled back with its connection", "the readTimeout of the data source name must be longer than the wait for a lock"}, isOver},
 }
@@ -252,23 +251,23 @@ var ofLeases = []mistake{
 		return testdb.Err(s.manager().Acquire(s.ctx, s.order, lease.WaitAtMost(2*time.Second)))
 	}, txlock.ErrWaitTimeout, []string{"timed out waiting for the lock; retry later", "(the nightly report) had it since"}, none},
 	{"a lease that was lost is released", func(s *shop) error {
-		l := leasetest.Got(s.manager().Acquire(s.ctx, s.order))(s)
+		l := testdb.Got(s.manager().Acquire(s.ctx, s.order))(s)
 		s.must(s.manager().ForceRelease(s.ctx, s.order))
 		return l.Release(s.ctx)
 	}, txlock.ErrNotHeld, []string{"the lock is not held"}, none},
 	{"a transaction is guarded by a lease that is over", func(s *shop) error {
-		l := leasetest.Got(s.manager().Acquire(s.ctx, s.order))(s)
+		l := testdb.Got(s.manager().Acquire(s.ctx, s.order))(s)
 		s.must(l.Release(s.ctx))
 		s.begin()
 		return l.Guard(s.ctx, s.tx)
 	}, txlock.ErrNotHeld, []string{"the lock is not held: it was released"}, goesOn},
 	{"a transaction of another database is guarded", func(s *shop) error {
-		l := leasetest.Got(s.manager().Acquire(s.ctx, s.order))(s)
+		l := testdb.Got(s.manager().Acquire(s.ctx, s.order))(s)
 		s.tx, s.reads = s.beginOn(s.open(s.elsewhere().AdminDSN())), true
 		return l.Guard(s.ctx, s.tx)
 	}, lease.ErrOtherDatabase, []string{"guard a transaction in the manager's own database"}, goesOn},
 	{"a transaction is guarded after its Commit", func(s *shop) error {
-		l := leasetest.Got(s.manager().Acquire(s.ctx, s.order))(s)
+		l := testdb.Got(s.manager().Acquire(s.ctx, s.order))(s)
 		tx := s.beginOn(s.pool)
 		s.must(tx.Commit())
 		return l.Guard(s.ctx, tx)
@@ -301,13 +300,13 @@ var ofLeases = []mistake{
 
 func (s *shop) permit(n int) *lease.Semaphore {
 	s.Helper()
-	return leasetest.Got(s.manager().Semaphore(s.order, n))(s)
+	return testdb.Got(s.manager().Semaphore(s.order, n))(s)
 }
 
 // jobs makes Jobs.
 func (s *shop) jobs() *job.Jobs {
 	s.Helper()
-	j := leasetest.Got(job.New(s.pool, s.manager()))(s)
+	j := testdb.Got(job.New(s.pool, s.manager()))(s)
 	s.Cleanup(func() { _ = j.Close(context.WithoutCancel(s.ctx)) })
 	return j
 }
@@ -340,7 +339,7 @@ var ofJobs = []mistake{
 		return testdb.Err(elect.New(s.manager(), s.order, elect.TTL(10*time.Second), elect.Grace(9*time.Second)))
 	}, txlock.ErrInvalidOption, []string{"is more than half of the TTL of 10s"}, none},
 	{"the leader is asked for while nobody leads", func(s *shop) error {
-		e := leasetest.Got(elect.New(s.manager(), s.order))(s)
+		e := testdb.Got(elect.New(s.manager(), s.order))(s)
 		return testdb.Err(e.Leader(s.ctx))
 	}, elect.ErrNoLeader, []string{"no leader"}, none},
 }

@@ -22,7 +22,6 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -108,12 +107,12 @@ func newShop(t *testing.T, db *testdb.DB, i int) *shop {
 // open opens a guarded pool.
 func (s *shop) open(dsn string) *sql.DB {
 	s.Helper()
-	pool := leasetest.Got(locksqlc.Open(dsn))(s)
+	pool := testdb.Got(locksqlc.Open(dsn))(s)
 	s.Cleanup(func() { _ = pool.Close() })
 	return pool
 }
 
-func (s *shop) must(err error) { s.Helper(); leasetest.Must(s, err) }
+func (s *shop) must(err error) { s.Helper(); testdb.Must(s, err) }
 
 // makes makes a mistake, and looks at its error and at the transaction.
 func (s *shop) makes(m mistake) {
@@ -148,12 +147,12 @@ func (s *shop) makes(m mistake) {
 func (s *shop) begin() *txlock.Scope {
 	s.Helper()
 	s.tx = s.beginOn(s.pool)
-	return leasetest.Got(locksqlc.Join(s.ctx, s.tx))(s)
+	return testdb.Got(locksqlc.Join(s.ctx, s.tx))(s)
 }
 
 func (s *shop) beginOn(pool *sql.DB) *sql.Tx {
 	s.Helper()
-	tx := leasetest.Got(pool.BeginTx(s.ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead}))(s)
+	tx := testdb.Got(pool.BeginTx(s.ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead}))(s)
 	s.Cleanup(func() { _ = tx.Rollback() })
 	return tx
 }
@@ -163,7 +162,7 @@ func (s *shop) other(key txlock.Key) (*sql.Tx, *txlock.Scope) {
 	s.Helper()
 	s.must(txlock.Ensure(s.ctx, s.pool, key))
 	tx := s.beginOn(s.pool)
-	scope := leasetest.Got(locksqlc.Join(s.ctx, tx))(s)
+	scope := testdb.Got(locksqlc.Join(s.ctx, tx))(s)
 	s.must(testdb.Err(scope.Lock(s.ctx, key)))
 	return tx, scope
 }
@@ -171,7 +170,7 @@ func (s *shop) other(key txlock.Key) (*sql.Tx, *txlock.Scope) {
 // manager makes a manager of leases.
 func (s *shop) manager(options ...lease.ManagerOption) *lease.Manager {
 	s.Helper()
-	m := leasetest.Got(lease.NewManager(s.pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...))(s)
+	m := testdb.Got(lease.NewManager(s.pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...))(s)
 	s.Cleanup(func() { _ = m.Close(context.WithoutCancel(s.ctx)) })
 	return m
 }
@@ -179,7 +178,7 @@ func (s *shop) manager(options ...lease.ManagerOption) *lease.Manager {
 // gorm opens GORM with the plugin on the pool.
 func (s *shop) gorm() *gorm.DB {
 	s.Helper()
-	db := leasetest.Got(gorm.Open(gormmysql.New(gormmysql.Config{Conn: s.pool}), &gorm.Config{Logger: logger.Discard}))(s)
+	db := testdb.Got(gorm.Open(gormmysql.New(gormmysql.Config{Conn: s.pool}), &gorm.Config{Logger: logger.Discard}))(s)
 	s.must(db.Use(lockgorm.New()))
 	return db.WithContext(s.ctx)
 }
@@ -188,7 +187,7 @@ func (s *shop) gorm() *gorm.DB {
 func (s *shop) elsewhere() *testdb.DB {
 	s.Helper()
 	db := testdb.Fresh(s, s.db.Engine())
-	statements := leasetest.Got(schema.Statements())(s)
+	statements := testdb.Got(schema.Statements())(s)
 	for _, statement := range statements {
 		if !strings.HasPrefix(statement, "INSERT") {
 			db.Exec(s, statement)
@@ -296,7 +295,7 @@ var others = map[string]func(s *shop) error{
 		return txlock.NewFamily[int]("f").CheckColumns(noContext, s.pool, "lockstep_locks", "name")
 	},
 	"JoinConn": func(s *shop) error {
-		conn := leasetest.Got(s.pool.Conn(s.ctx))(s)
+		conn := testdb.Got(s.pool.Conn(s.ctx))(s)
 		defer func() { s.must(conn.Close()) }()
 		return testdb.Err(locksqlc.JoinConn(noContext, conn))
 	},
@@ -392,17 +391,17 @@ var ofLocks = []map[string]func(s *shop) error{
 	methods(func(s *shop) *lease.Manager { return s.manager() }),
 	methods(func(s *shop) *lease.Semaphore { return s.permit(2) }),
 	methods(func(s *shop) *lease.Lease {
-		return leasetest.Got(s.manager().Acquire(s.ctx, s.order))(s)
+		return testdb.Got(s.manager().Acquire(s.ctx, s.order))(s)
 	}),
 	methods((*shop).jobs),
 	methods((*shop).election),
 	methods(func(s *shop) *quorum.Manager {
 		managers := []*lease.Manager{s.manager()}
 		for range 2 {
-			node := leasetest.Got(lease.NewManager(s.open(s.db.AdminDSN()), lease.PurgeEvery(0, time.Hour)))(s)
+			node := testdb.Got(lease.NewManager(s.open(s.db.AdminDSN()), lease.PurgeEvery(0, time.Hour)))(s)
 			managers = append(managers, node)
 		}
-		return leasetest.Got(quorum.New(managers))(s)
+		return testdb.Got(quorum.New(managers))(s)
 	}),
 	{"Observe": func(s *shop) error {
 		for _, err := range s.election().Observe(noContext) {
@@ -414,5 +413,5 @@ var ofLocks = []map[string]func(s *shop) error{
 
 func (s *shop) election() *elect.Election {
 	s.Helper()
-	return leasetest.Got(elect.New(s.manager(), s.order))(s)
+	return testdb.Got(elect.New(s.manager(), s.order))(s)
 }

@@ -10,7 +10,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -21,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestMutationsApply(t *testing.T) {
 	t.Parallel()
 	const root = "../.."
-	list := leasetest.Got(readLists("mutations"))(t)
+	list := testdb.Got(readLists("mutations"))(t)
 	testdb.ErrorIf(t, len(list) < 400, "there are %d mutations", len(list))
 	decisions, tests := make(map[string]*mutation), make(map[string]map[string]bool)
 	for _, m := range list {
@@ -40,7 +39,7 @@ func TestMutationsApply(t *testing.T) {
 		name, _, _ := strings.Cut(m.test, "/")
 		testdb.ErrorIf(t, m.equivalent == "" && !tests[m.dir][name], "%v: package %s has no test %s", m, m.dir, m.test)
 	}
-	files := leasetest.Got(choices(root, list))(t)
+	files := testdb.Got(choices(root, list))(t)
 	for name, text := range files {
 		testdb.ErrorIf(t, filepath.Ext(name) == ".go" && !parses(text), "%s can't be parsed with its mutants", name)
 	}
@@ -58,10 +57,10 @@ var declared = regexp.MustCompile(`(?m)^func (\w+)\(`)
 // functions returns the names of the functions in the test files of a directory.
 func functions(t *testing.T, dir string) map[string]bool {
 	t.Helper()
-	files := leasetest.Got(filepath.Glob(filepath.Join(dir, "*_test.go")))(t)
+	files := testdb.Got(filepath.Glob(filepath.Join(dir, "*_test.go")))(t)
 	names := make(map[string]bool)
 	for _, file := range files {
-		source := leasetest.Got(os.ReadFile(file))(t)
+		source := testdb.Got(os.ReadFile(file))(t)
 		for _, match := range declared.FindAllSubmatch(source, -1) {
 			names[string(match[1])] = true
 		}
@@ -104,14 +103,14 @@ equivalent the same
 		"# x\nsomething else\n",
 	} {
 		_, err := readList("area", bad)
-		leasetest.Fails(t, bad, err)
+		testdb.Fails(t, bad, err)
 	}
 }
 
 func TestPatterns(t *testing.T) {
 	t.Parallel()
-	leasetest.Equal(t, "the pattern of a subtest", pattern("TestA/b/c"), "^TestA$/^b$/^c$")
-	leasetest.Equal(t, "the patterns", strings.Join(together([]string{"TestA", "TestB/c", "TestD"}), " "), "^TestB$/^c$ ^(TestA|TestD)$")
+	testdb.Equal(t, "the pattern of a subtest", pattern("TestA/b/c"), "^TestA$/^b$/^c$")
+	testdb.Equal(t, "the patterns", strings.Join(together([]string{"TestA", "TestB/c", "TestD"}), " "), "^TestB$/^c$ ^(TestA|TestD)$")
 	const out = "--- FAIL: TestA (0.1s)\n    --- FAIL: TestA/x (0.1s)\n--- PASS: TestB (0s)\n"
-	leasetest.Equal(t, "what has failed", strings.Join(names(out, "FAIL"), " "), "TestA")
+	testdb.Equal(t, "what has failed", strings.Join(names(out, "FAIL"), " "), "TestA")
 }

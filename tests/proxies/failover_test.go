@@ -21,7 +21,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -158,9 +157,9 @@ func (h *haproxy) to(t *testing.T, primary, _ *testdb.Server) {
 	host, port, err := net.SplitHostPort(primary.Config().Addr)
 	check(t, err)
 	for _, order := range []string{"set server db/primary addr " + host + " port " + port, "shutdown sessions server db/primary"} {
-		conn := leasetest.Got(net.Dial("unix", h.socket))(t)
+		conn := testdb.Got(net.Dial("unix", h.socket))(t)
 		check(t, testdb.Err(fmt.Fprintln(conn, order)))
-		answer := leasetest.Got(io.ReadAll(conn))(t)
+		answer := testdb.Got(io.ReadAll(conn))(t)
 		_ = conn.Close()
 		text := strings.TrimSpace(string(answer))
 		testdb.FatalIf(t, text != "" && !strings.Contains(text, "changed from") && !strings.Contains(text, "no need to change"), "%s: %s", order, text)
@@ -186,8 +185,8 @@ func onIdle(t *testing.T, test func(t *testing.T, db *testdb.DB, cut, direct *lo
 // joined begins a transaction, and joins it.
 func joined(t *testing.T, c *load.Client) (*sql.Tx, *txlock.Scope) {
 	t.Helper()
-	tx := leasetest.Got(c.DB.BeginTx(t.Context(), nil))(t)
-	return tx, leasetest.Got(locksqlc.Join(t.Context(), tx))(t)
+	tx := testdb.Got(c.DB.BeginTx(t.Context(), nil))(t)
+	return tx, testdb.Got(locksqlc.Join(t.Context(), tx))(t)
 }
 
 // begun begins a transaction that holds a lock.
@@ -210,7 +209,7 @@ func TestIdleTransaction(t *testing.T) {
 			// Granted when the server has rolled the other back.
 			check(t, begun(t, direct, key).Rollback())
 			if speaks {
-				leasetest.Fails(t, "a statement on a cut connection", testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)")))
+				testdb.Fails(t, "a statement on a cut connection", testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)")))
 				wants(t, "the next statement", testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)")), txlock.ErrTxDoomed)
 			}
 			err := tx.Commit()
@@ -249,10 +248,10 @@ func TestIdleWait(t *testing.T) {
 func TestIdleLease(t *testing.T) {
 	onIdle(t, func(t *testing.T, _ *testdb.DB, cut, direct *load.Client) {
 		const ttl = 15 * time.Second
-		leases := leasetest.Got(lease.NewManager(cut.DB, lease.TTL(ttl)))(t) // renewed every 5 s
+		leases := testdb.Got(lease.NewManager(cut.DB, lease.TTL(ttl)))(t) // renewed every 5 s
 		t.Cleanup(func() { check(t, leases.Close(context.Background())) })
 		key := txlock.Named(t.Name())
-		held := leasetest.Got(leases.Acquire(t.Context(), key))(t)
+		held := testdb.Got(leases.Acquire(t.Context(), key))(t)
 		taken := make(chan *lease.Lease, 1)
 		go func() {
 			defer close(taken)
@@ -343,7 +342,7 @@ func behind(t *testing.T, p proxy, db *testdb.DB, idle int) *sql.DB {
 	cfg := db.Config()
 	p.lead(cfg)
 	cfg.Logger = &mysql.NopLogger{}
-	connector := leasetest.Got(mysql.NewConnector(cfg))(t)
+	connector := testdb.Got(mysql.NewConnector(cfg))(t)
 	pool := sql.OpenDB(locksqlc.Connector(connector))
 	pool.SetMaxIdleConns(idle)
 	t.Cleanup(func() { _ = pool.Close() }) // its connections may be broken
@@ -411,8 +410,8 @@ func TestRouterPools(t *testing.T) {
 				cfg := db.Config()
 				s.lead(cfg)
 				client, key := load.NewClient(t, 0, cfg), txlock.Named(t.Name())
-				conn := leasetest.Got(client.DB.Conn(t.Context()))(t)
-				tx := leasetest.Got(conn.BeginTx(t.Context(), nil))(t)
+				conn := testdb.Got(client.DB.Conn(t.Context()))(t)
+				tx := testdb.Got(conn.BeginTx(t.Context(), nil))(t)
 				check(t, lock(t.Context(), tx, key))
 				gone := time.Now()
 				check(t, conn.Raw(func(raw any) error { return raw.(driver.Conn).Close() }))
@@ -442,7 +441,7 @@ func TestRouterShares(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		db := testdb.Open(t, engine)
 		if engine == testdb.MariaDB {
-			leasetest.Fails(t, "the router that shares those of MariaDB", behind(t, newSharing(t, db.Server()), db, 2).PingContext(t.Context()))
+			testdb.Fails(t, "the router that shares those of MariaDB", behind(t, newSharing(t, db.Server()), db, 2).PingContext(t.Context()))
 			continue
 		}
 		for name, start := range map[string]func(*testing.T, *testdb.Server) proxy{"shares": newSharing, "does not": newRouter} {

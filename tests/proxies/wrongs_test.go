@@ -9,7 +9,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -46,7 +45,7 @@ func staged(t *testing.T, engine testdb.Engine, wrong func(replica func() *mysql
 	s.stub, err = NewStub(t.Context(), db.Config(quiet), wrong(replica))
 	check(t, err)
 	t.Cleanup(s.stub.Close)
-	connector := leasetest.Got(mysql.NewConnector(db.Config(quiet, func(c *mysql.Config) { c.Addr = s.stub.Addr })))(t)
+	connector := testdb.Got(mysql.NewConnector(db.Config(quiet, func(c *mysql.Config) { c.Addr = s.stub.Addr })))(t)
 	s.pool, s.plain = sql.OpenDB(locksqlc.Connector(connector)), sql.OpenDB(connector)
 	s.direct, err = locksqlc.Open(db.DSN())
 	check(t, err)
@@ -97,7 +96,7 @@ func (s *stage) number(t *testing.T) (n int) {
 	return n
 }
 
-var wants = leasetest.Wants
+var wants = testdb.Wants
 
 func nothing() {}
 
@@ -152,7 +151,7 @@ func TestWrongs(t *testing.T) {
 					if strings.Contains(c.loses, pool) {
 						added--
 					}
-					leasetest.Equal(t, "the number", s.number(t), added)
+					testdb.Equal(t, "the number", s.number(t), added)
 				})
 			}
 		}
@@ -165,12 +164,12 @@ func TestShared(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		s := staged(t, engine, alone(Shares()))
-		other := leasetest.Got(s.plain.BeginTx(t.Context(), nil))(t)
+		other := testdb.Got(s.plain.BeginTx(t.Context(), nil))(t)
 		check(t, testdb.Err(other.ExecContext(t.Context(), "SAVEPOINT anything")))
 		wants(t, "Check", schema.Check(t.Context(), s.pool), schema.ErrProxy)
 		wants(t, "a locked transaction", s.add(t.Context(), s.pool, nothing), nil)
 		check(t, other.Rollback())
-		leasetest.Equal(t, "the number, that of the other's rollback", s.number(t), 0)
+		testdb.Equal(t, "the number, that of the other's rollback", s.number(t), 0)
 	})
 }
 
@@ -188,7 +187,7 @@ func TestReplay(t *testing.T) {
 					wants(t, "add", s.add(t.Context(), s.direct, nothing), nil)
 				})
 				testdb.ErrorIf(t, compares && err == nil || !compares && err != nil, "a replayed transaction: %v", err)
-				leasetest.Equal(t, "the number", s.number(t), 1)
+				testdb.Equal(t, "the number", s.number(t), 1)
 				if compares {
 					err := s.add(t.Context(), s.pool, nothing)
 					testdb.ErrorIf(t, err != nil || s.number(t) != 2, "once more: %v, and the number is %d", err, s.number(t))

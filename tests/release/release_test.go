@@ -11,13 +11,12 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var must = leasetest.Must
+var must = testdb.Must
 
 // toRelease returns a clone of this repository with a section for a version in its changelog.
 func toRelease(t *testing.T, version string) string {
@@ -25,7 +24,7 @@ func toRelease(t *testing.T, version string) string {
 	clone := filepath.Join(t.TempDir(), "clone")
 	do(t, ".", "clone", "--quiet", "--no-tags", "../..", clone)
 	name := filepath.Join(clone, "CHANGELOG.md")
-	text := leasetest.Got(os.ReadFile(name))(t)
+	text := testdb.Got(os.ReadFile(name))(t)
 	changed := strings.Replace(string(text), "## [Unreleased]\n", "## [Unreleased]\n\n## ["+version[1:]+"] - 2026-01-02\n", 1)
 	must(t, os.WriteFile(name, []byte(changed), 0o600))
 	do(t, clone, "config", "user.name", "Releaser")
@@ -56,21 +55,21 @@ func TestRelease(t *testing.T) {
 	tags := strings.Fields(do(t, r.clone, "tag"))
 	want := released(t)
 	testdb.ErrorIf(t, !slices.Equal(slices.Sorted(slices.Values(tags)), want), "the tags are %s, want one for each module that users get: %s", tags, want)
-	leasetest.Equal(t, "the first tag", r.tagOf(r.modules[0]), version)
+	testdb.Equal(t, "the first tag", r.tagOf(r.modules[0]), version)
 	for _, tag := range tags {
-		leasetest.Equal(t, "where "+tag+" stands", do(t, r.clone, "rev-parse", tag+"^{commit}^"), before)
+		testdb.Equal(t, "where "+tag+" stands", do(t, r.clone, "rev-parse", tag+"^{commit}^"), before)
 		gomod := do(t, r.clone, "show", tag+":"+strings.TrimPrefix(filepath.Dir(tag)+"/go.mod", "./"))
 		testdb.ErrorIf(t, strings.Contains(gomod, "replace") || strings.Contains(gomod, "lockstep v0.0.0"), "%s has a go.mod that users can't use:\n%s", tag, gomod)
 	}
 	cron := slices.IndexFunc(r.modules, func(m mod) bool { return m.dir == "contrib/cron" })
 	must(t, r.try(t.Context(), testdb.Long(r.modules[cron:cron+1], r.modules), filepath.Join(dir, "users")))
-	leasetest.Equal(t, "tags that nobody took over in the checkout", do(t, checkout, "tag"), "")
+	testdb.Equal(t, "tags that nobody took over in the checkout", do(t, checkout, "tag"), "")
 }
 
 // released returns the tags of the modules that users get, by the Makefile.
 func released(t *testing.T) []string {
 	t.Helper()
-	text := leasetest.Got(os.ReadFile("../../Makefile"))(t)
+	text := testdb.Got(os.ReadFile("../../Makefile"))(t)
 	all := []string{"v0.98.0"}
 	for _, variable := range []string{"PARTS", "CONTRIB", "COMMANDS"} {
 		found := regexp.MustCompile(`(?m)^` + variable + ` *= *(.*)$`).FindSubmatch(text)
@@ -113,8 +112,8 @@ func TestTakeOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			checkout, remote := small(t)
 			must(t, run(t.Context(), checkout, "v0.1.0", true, c.dry, c.push))
-			leasetest.Equal(t, "the tags of the checkout", do(t, checkout, "tag"), c.checkout)
-			leasetest.Equal(t, "the tags of the remote", do(t, remote, "tag"), c.gone)
+			testdb.Equal(t, "the tags of the checkout", do(t, checkout, "tag"), c.checkout)
+			testdb.Equal(t, "the tags of the remote", do(t, remote, "tag"), c.gone)
 		})
 	}
 }
@@ -153,7 +152,7 @@ func TestRefused(t *testing.T) {
 		if c.before != nil {
 			c.before()
 		}
-		leasetest.Fails(t, c.name, run(t.Context(), checkout, c.version, c.tested, c.dry, c.push), c.want)
+		testdb.Fails(t, c.name, run(t.Context(), checkout, c.version, c.tested, c.dry, c.push), c.want)
 		if c.after != nil {
 			c.after()
 		}

@@ -22,7 +22,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -96,7 +95,7 @@ func TestScale(t *testing.T) {
 	if *page == "" {
 		return
 	}
-	text := leasetest.Got(os.ReadFile(*page))(t)
+	text := testdb.Got(os.ReadFile(*page))(t)
 	out := string(text)
 	for mark, table := range tables {
 		out = replaced(t, out, mark, table.String())
@@ -166,7 +165,7 @@ func (e effort) simulation(t *testing.T, w *strings.Builder, c costs) {
 // install makes the tables that are needed.
 func install(t *testing.T, db *testdb.DB) {
 	t.Helper()
-	statements := leasetest.Got(schema.Statements())(t)
+	statements := testdb.Got(schema.Statements())(t)
 	for _, s := range statements {
 		if strings.Contains(s, "TABLE IF NOT EXISTS lockstep_locks") || strings.Contains(s, "TABLE IF NOT EXISTS lockstep_leases") {
 			db.Exec(t, s)
@@ -287,7 +286,7 @@ func simulate(t *testing.T, c costs, processes int, long time.Duration, work fun
 			store := server.Store()
 			store.SetFault(fault)
 			pool := store.Pool()
-			m := leasetest.Got(lease.NewManager(pool, lease.PurgeEvery(0, time.Hour)))(t)
+			m := testdb.Got(lease.NewManager(pool, lease.PurgeEvery(0, time.Hour)))(t)
 			all.Go(func() {
 				time.Sleep(rand.N(long / 4)) // they don't start at once
 				work(ctx, m, i, func(asked time.Time) {
@@ -540,8 +539,8 @@ func (e effort) measure(t *testing.T, dsn, work string, processes int, long time
 	for i := range processes {
 		cmd := exec.CommandContext(ctx, os.Args[0])
 		cmd.Env, cmd.Stderr = append(os.Environ(), inProcess+"=1"), os.Stderr
-		in := leasetest.Got(cmd.StdinPipe())(t)
-		out := leasetest.Got(cmd.StdoutPipe())(t)
+		in := testdb.Got(cmd.StdinPipe())(t)
+		out := testdb.Got(cmd.StdoutPipe())(t)
 		must(t, cmd.Start())
 		must(t, json.NewEncoder(in).Encode(order{DSN: dsn, Work: work, Index: i, Leases: e.leases, For: long}))
 		all = append(all, process{cmd, in, bufio.NewReader(out)})
@@ -565,4 +564,4 @@ func (e effort) measure(t *testing.T, dsn, work string, processes int, long time
 	return sum
 }
 
-var must = leasetest.Must
+var must = testdb.Must

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -57,9 +56,9 @@ func TestSoak(t *testing.T) {
 // figures reads the last value of each figure.
 func figures(t *testing.T, path string) map[string]string {
 	t.Helper()
-	file := leasetest.Got(os.Open(path))(t)
+	file := testdb.Got(os.Open(path))(t)
 	defer func() { _ = file.Close() }()
-	rows := leasetest.Got(csv.NewReader(file).ReadAll())(t)
+	rows := testdb.Got(csv.NewReader(file).ReadAll())(t)
 	values := make(map[string]string)
 	for _, row := range rows {
 		values[row[1]+" "+row[2]] = row[3]
@@ -78,7 +77,7 @@ func TestSoakNoticesFaults(t *testing.T) {
 			}
 			check(t, err)
 			check(t, s.makeRecords(t.Context(), "x"))
-			journal := leasetest.Got(newJournal(filepath.Join(t.TempDir(), "figures.csv"), 1))(t)
+			journal := testdb.Got(newJournal(filepath.Join(t.TempDir(), "figures.csv"), 1))(t)
 			defer func() { _ = journal.close() }()
 			r := &runner{options: options{out: t.TempDir(), every: time.Second}, sites: []*site{s}, journal: journal, asked: make(map[*site]float64)}
 			told := func(want int) {
@@ -116,7 +115,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-var check = leasetest.Must
+var check = testdb.Must
 
 // made are figures as a run has them, without a leak: what they are about, and what moves
 // them from minute to minute.
@@ -236,7 +235,7 @@ func TestSummaryNamesWhatGrows(t *testing.T) {
 		}
 		for _, leaks := range []bool{false, true} {
 			r := &runner{options: options{every: time.Minute, warmUp: 5 * time.Minute}, sites: []*site{{engine: "mysql"}}, began: time.Now()}
-			j := leasetest.Got(newJournal(t.TempDir()+"/figures.csv", minutes))(t)
+			j := testdb.Got(newJournal(t.TempDir()+"/figures.csv", minutes))(t)
 			r.journal = j
 			values := noisy(rand.New(rand.NewPCG(3, 4)), f.level, f.noise)
 			if leaks {

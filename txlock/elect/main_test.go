@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var must, wants, limited = leasetest.Must, leasetest.Wants, leasetest.Limited
+var must, wants, limited = testdb.Must, testdb.Wants, leasetest.Limited
 
 // scheduler is the key of the tests in memory, each of which has a server of its own.
 var scheduler, standby = txlock.Named("scheduler"), txlock.Named("scheduler:standby")

@@ -31,13 +31,13 @@ func TestStopped(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		leader, others := c.start(2, follow)
 		term := leader.term()
-		guarded := leasetest.Got(leader.store.Pool().BeginTx(t.Context(), nil))(t)
+		guarded := testdb.Got(leader.store.Pool().BeginTx(t.Context(), nil))(t)
 		must(t, term.Guard(t.Context(), guarded))
 		c.Skip(ttl + time.Second) // for the clocks, and not for the timers
 		wants(t, "Err", term.Err(), txlock.ErrLost)
 		c.successor(others, term.Token())
 		testdb.ErrorIf(t, guarded.Commit() == nil, "what was guarded is committed after the term")
-		tx := leasetest.Got(leader.store.Pool().BeginTx(t.Context(), nil))(t)
+		tx := testdb.Got(leader.store.Pool().BeginTx(t.Context(), nil))(t)
 		wants(t, "Guard", term.Guard(t.Context(), tx), txlock.ErrLost)
 		must(t, tx.Rollback())
 	})
@@ -109,7 +109,7 @@ func TestWatchdog(t *testing.T) {
 func TestOwnerOfTheContext(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		p := c.process("a")
-		second := leasetest.Got(elect.New(p.leases, scheduler, elect.TTL(ttl)))(t)
+		second := testdb.Got(elect.New(p.leases, scheduler, elect.TTL(ttl)))(t)
 		ctx, cancel := context.WithCancel(lease.WithOwner(t.Context(), "me"))
 		defer cancel()
 		ended := make(chan error, 2)
@@ -205,7 +205,7 @@ func TestObserve(t *testing.T) {
 		next("", elect.ErrNoLeader, 0)
 		p.run(follow)
 		next(name, nil, ttl/2+50*time.Millisecond)
-		led, leader := p.await(elect.Elected, 1).at, leasetest.Got(other.Leader(t.Context()))(t)
+		led, leader := p.await(elect.Elected, 1).at, testdb.Got(other.Leader(t.Context()))(t)
 		if leader.Instance != name || leader.Token != p.term().Token() || !leader.Since.Equal(led.Truncate(time.Microsecond)) || leader.Remaining <= 0 || leader.Remaining > ttl {
 			t.Errorf("Leader = %+v at %v", leader, led)
 		}
@@ -246,7 +246,7 @@ func TestOnServers(t *testing.T) {
 			pool := leasetest.Pool(t, db, name != "c" || engine.Guarded())
 			pool.SetMaxOpenConns(map[string]int{"a": 1, "b": 2, "c": 2}[name])
 			elections[name] = stand(ctx, t, pool, key, ended, func(ctx context.Context, term *elect.Term) error {
-				leasetest.Equal(t, "leaders", leading.Add(1), 1)
+				testdb.Equal(t, "leaders", leading.Add(1), 1)
 				defer leading.Add(-1)
 				wants(t, "a write", write(pool, table, term), nil)
 				terms <- term
@@ -260,7 +260,7 @@ func TestOnServers(t *testing.T) {
 				leasetest.Higher(t, term, last)
 			}
 			last = term
-			leader := leasetest.Got(elections["a"].Leader(t.Context()))(t)
+			leader := testdb.Got(elections["a"].Leader(t.Context()))(t)
 			testdb.ErrorIf(t, leader.Token != term.Token() || elections[leader.Instance] == nil || leader.Remaining > time.Minute,
 				"%+v leads, the term is %d", leader, term.Token())
 			if err := elections[leader.Instance].Resign(t.Context()); !errors.Is(err, context.DeadlineExceeded) { // a busy server's answer
@@ -282,8 +282,8 @@ func TestOnServers(t *testing.T) {
 // stand stands for election over a pool.
 func stand(ctx context.Context, t *testing.T, pool *sql.DB, key txlock.Key, ended chan<- error, fn elect.Func, opts ...elect.Option) *elect.Election {
 	t.Helper()
-	leases := leasetest.Got(lease.NewManager(pool))(t)
-	e := leasetest.Got(elect.New(leases, key, opts...))(t)
+	leases := testdb.Got(lease.NewManager(pool))(t)
+	e := testdb.Got(elect.New(leases, key, opts...))(t)
 	go func() {
 		err := e.Run(ctx, fn)
 		wants(t, "Close", leases.Close(context.WithoutCancel(ctx)), nil)
@@ -367,7 +367,7 @@ func (c *cluster) forget() {
 // onStandby returns the processes that lead, or wait in the queue.
 func onStandby(t *testing.T, watcher *process, all []*process) (some []*process) {
 	t.Helper()
-	info := leasetest.Got(watcher.leases.Inspect(t.Context(), standby))(t)
+	info := testdb.Got(watcher.leases.Inspect(t.Context(), standby))(t)
 	for _, p := range all {
 		for _, slot := range info.Others {
 			if slot.Label == p.name {
@@ -375,7 +375,7 @@ func onStandby(t *testing.T, watcher *process, all []*process) (some []*process)
 			}
 		}
 	}
-	leasetest.Equal(t, "processes with a standby slot", len(some), 5)
+	testdb.Equal(t, "processes with a standby slot", len(some), 5)
 	return some
 }
 
@@ -396,7 +396,7 @@ func TestPanics(t *testing.T) {
 					p.store.Down(nil)
 				}
 				func() {
-					defer func() { leasetest.Equal[any](t, "recovered", recover(), kind) }()
+					defer func() { testdb.Equal[any](t, "recovered", recover(), kind) }()
 					_ = p.Run(t.Context(), func(_ context.Context, term *elect.Term) error {
 						if kind == function {
 							panic(kind)
@@ -407,8 +407,8 @@ func TestPanics(t *testing.T) {
 				}()
 				testdb.ErrorIf(t, kind == function && (last.Kind != elect.Ended || last.Err == nil), "the observer was told %+v at last", last)
 				p.up(c)
-				list := leasetest.Got(p.leases.List(t.Context()))(t)
-				leasetest.Equal(t, "held", len(list), 0)
+				list := testdb.Got(p.leases.List(t.Context()))(t)
+				testdb.Equal(t, "held", len(list), 0)
 				wants(t, "Run again under an ended manager", errors.Join(p.leases.Close(t.Context()), p.Run(t.Context(), follow)), lease.ErrClosed)
 			})
 		})
@@ -527,8 +527,8 @@ func TestContext(t *testing.T) {
 		wants(t, "Run of the leader", <-leader.ended, context.Canceled, broken)
 		is(t, "Run", time.Since(at), 0, 50*time.Millisecond)
 		others[0].await(elect.Elected, 1)
-		info := leasetest.Got(leader.leases.Inspect(t.Context(), standby))(t)
-		leasetest.Equal(t, "standby slots that are taken", len(info.Others), 1)
+		info := testdb.Got(leader.leases.Inspect(t.Context(), standby))(t)
+		testdb.Equal(t, "standby slots that are taken", len(info.Others), 1)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		wants(t, "Run under an ended context", leader.Run(ended, follow), context.Canceled)
@@ -622,12 +622,12 @@ func TestBadInput(t *testing.T) {
 		}
 		_, err = elect.New(p.leases, txlock.Named(strings.Repeat("x", 248)))
 		testdb.ErrorIf(t, err == nil || !strings.Contains(err.Error(), "at most 247 bytes, this one has 248"), "a name of 248 bytes: %v", err)
-		leasetest.Equal(t, "calls that were sent", c.sent(at), 0)
-		e := leasetest.Got(elect.New(p.leases, txlock.Named(strings.Repeat("x", 247)), elect.InstanceName(strings.Repeat("y", 255))))(t)
+		testdb.Equal(t, "calls that were sent", c.sent(at), 0)
+		e := testdb.Got(elect.New(p.leases, txlock.Named(strings.Repeat("x", 247)), elect.InstanceName(strings.Repeat("y", 255))))(t)
 		must(t, e.Run(t.Context(), func(_ context.Context, term *elect.Term) error { return term.Err() }))
-		slow := leasetest.Got(lease.NewManager(p.store.Pool(), lease.RenewEvery(10*time.Second)))(t)
+		slow := testdb.Got(lease.NewManager(p.store.Pool(), lease.RenewEvery(10*time.Second)))(t)
 		defer func() { must(t, slow.Close(context.Background())) }()
-		e = leasetest.Got(elect.New(slow, scheduler, elect.TTL(ttl)))(t)
+		e = testdb.Got(elect.New(slow, scheduler, elect.TTL(ttl)))(t)
 		wants(t, "a manager that renews too seldom", e.Run(t.Context(), follow), txlock.ErrInvalidOption)
 	})
 }

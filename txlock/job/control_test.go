@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/jobrow"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -86,7 +85,7 @@ func TestPauseInterrupted(t *testing.T) {
 			return text
 		})
 		jobs, key := open(t, newPool(t, db, true, mutate), Log(nil)), newKey()
-		c := leasetest.Got(jobs.Claim(t.Context(), key, time.Now()))(t)
+		c := testdb.Got(jobs.Claim(t.Context(), key, time.Now()))(t)
 		must(t, c.Finish(t.Context(), nil))
 		paused, err := jobs.Pause(t.Context(), key, "ann")
 		testdb.ErrorIf(t, err != nil || !paused || !interrupted.Load(), "Pause reports %t, %v; interrupted: %t", paused, err, interrupted.Load())
@@ -105,7 +104,7 @@ func TestRuns(t *testing.T) {
 		}
 		wanted := func(j *Jobs, want ...string) {
 			t.Helper()
-			runs := leasetest.Got(j.Runs(t.Context(), key))(t)
+			runs := testdb.Got(j.Runs(t.Context(), key))(t)
 			var got []string
 			for i, r := range runs {
 				got = append(got, string(r.Kind)+" "+r.Err)
@@ -116,7 +115,7 @@ func TestRuns(t *testing.T) {
 		tick(j, 1, nil)
 		tick(j, 2, errors.New("one line\nand\tanother"))
 		wanted(j, "failed one line and another", "done ")
-		c := leasetest.Got(j.Claim(t.Context(), key, at.Add(2*time.Second)))(t)
+		c := testdb.Got(j.Claim(t.Context(), key, at.Add(2*time.Second)))(t)
 		must(t, j.leases.ForceRelease(t.Context(), key)) // as if the process had died
 		tick(j, 2, nil)
 		wants(t, "Finish", c.Finish(t.Context(), nil), txlock.ErrLost)
@@ -154,10 +153,10 @@ func TestPurge(t *testing.T) {
 		db.Exec(t, "UPDATE lockstep_jobs SET run_us = UNIX_TIMESTAMP() * 1000000 WHERE name = 'requested'")
 		db.Exec(t, "UPDATE lockstep_jobs SET paused_us = 1 WHERE name = 'paused'")
 		for _, want := range []int{2, 0} {
-			n := leasetest.Got(Purge(t.Context(), db.Admin(), 24*time.Hour))(t)
-			leasetest.Equal(t, "purged", n, want)
+			n := testdb.Got(Purge(t.Context(), db.Admin(), 24*time.Hour))(t)
+			testdb.Equal(t, "purged", n, want)
 		}
-		all := leasetest.Got(j.List(t.Context()))(t)
+		all := testdb.Got(j.List(t.Context()))(t)
 		var names []string
 		for _, s := range all {
 			names = append(names, s.Key)
@@ -189,7 +188,7 @@ func TestHealth(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		s = status()
 		testdb.ErrorIf(t, !s.Running || s.Took < 4*time.Minute || s.TooLong < 3*time.Minute || s.TooLong > s.Took-time.Minute, "it hangs: %+v", s)
-		leasetest.Equal(t, "events of what takes too long", len(a.events.of(TooLong)), 1)
+		testdb.Equal(t, "events of what takes too long", len(a.events.of(TooLong)), 1)
 		close(hang)
 		closeAll(t, a)
 		time.Sleep(15 * time.Minute)
@@ -223,7 +222,7 @@ func TestScheduleDiffers(t *testing.T) {
 		}
 		says := func(n *node, schedule string, want jobrow.Health) {
 			t.Helper()
-			all := leasetest.Got(n.ledger.list(t.Context()))(t)
+			all := testdb.Got(n.ledger.list(t.Context()))(t)
 			got := jobrow.Of(all[0].ListJobsRow, all[0].NowUs)
 			testdb.ErrorIf(t, got != want || string(all[0].Schedule) != schedule, "the table has %s, %+v, want %s, %+v", all[0].Schedule, got, schedule, want)
 		}

@@ -20,13 +20,13 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-var must, wants, limited, newPool, onServers = leasetest.Must, leasetest.Wants, leasetest.Limited, leasetest.Pool, testdb.OnDatabases
+var must, wants, limited, newPool, onServers = testdb.Must, testdb.Wants, leasetest.Limited, leasetest.Pool, testdb.OnDatabases
 
 // ticks demands what a call for a tick returns: whether it has run, and each of these errors.
 func ticks(t testing.TB, want bool, errs ...error) func(ran bool, err error) {
 	return func(ran bool, err error) {
 		t.Helper()
-		leasetest.Equal(t, "it has run", ran, want)
+		testdb.Equal(t, "it has run", ran, want)
 		wants(t, "the tick", err, errs...)
 	}
 }
@@ -34,7 +34,7 @@ func ticks(t testing.TB, want bool, errs ...error) func(ran bool, err error) {
 // statusOf is what the table says of a job.
 func statusOf(t testing.TB, j *Jobs, key txlock.Key) Status {
 	t.Helper()
-	return leasetest.Got(j.Status(t.Context(), key))(t)
+	return testdb.Got(j.Status(t.Context(), key))(t)
 }
 
 var nightly = txlock.Named("nightly")

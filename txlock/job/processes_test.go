@@ -22,7 +22,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/jobrow"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -39,11 +38,11 @@ type process struct {
 // startProcess starts this program as a process that runs jobs.
 func startProcess(t *testing.T, db *testdb.DB, name, table string, off time.Duration) *process {
 	t.Helper()
-	cmd, said := exec.Command(leasetest.Got(os.Executable())(t)), new(testdb.Output)
+	cmd, said := exec.Command(testdb.Got(os.Executable())(t)), new(testdb.Output)
 	cmd.Env = environment(db.DSN(), name, table, off)
 	cmd.Stdout, cmd.Stderr = said, said
-	stop := leasetest.Got(cmd.StdinPipe())(t)
-	return &process{leasetest.Got(testdb.StartChild(cmd))(t), stop, said}
+	stop := testdb.Got(cmd.StdinPipe())(t)
+	return &process{testdb.Got(testdb.StartChild(cmd))(t), stop, said}
 }
 
 // end ends a process, and returns what it has said.
@@ -90,7 +89,7 @@ func playProcesses(t *testing.T, fail func(), db *testdb.DB, servers ...*testdb.
 		}
 		time.Sleep(between)
 		fail()
-		n := leasetest.Got(rand.Int(rand.Reader, big.NewInt(int64(len(processes)))))(t)
+		n := testdb.Got(rand.Int(rand.Reader, big.NewInt(int64(len(processes)))))(t)
 		i := int(n.Int64())
 		said = append(said, processes[i].end(t, true)...)
 		start(i, kills+1)
@@ -134,7 +133,7 @@ func jobOf(key string) string { return key[strings.LastIndex(key, ":")+1:] }
 func checkInstants(t *testing.T, db *testdb.DB, table, job string, every time.Duration, left [][2]int64, failed map[string]bool, faults int) {
 	t.Helper()
 	times := make(map[int64]int)
-	rows := leasetest.Got(db.Admin().QueryContext(t.Context(), "SELECT at_us, COUNT(*) FROM "+table+" WHERE job = ? GROUP BY at_us", job))(t)
+	rows := testdb.Got(db.Admin().QueryContext(t.Context(), "SELECT at_us, COUNT(*) FROM "+table+" WHERE job = ? GROUP BY at_us", job))(t)
 	for rows.Next() {
 		var at int64
 		var n int
@@ -199,9 +198,9 @@ func TestKilledConnection(t *testing.T) {
 					"%d killed, %d effects", killed.Load(), db.Number(t, "SELECT COUNT(*) FROM "+table))
 				stop()
 				wants(t, "RunTx", <-ended, context.Canceled)
-				leasetest.Equal(t, "missing", db.Number(t, "SELECT (MAX(at_us) - MIN(at_us)) DIV 500000 + 1 - COUNT(*) FROM "+table), 0)
-				leasetest.Equal(t, "done twice", db.Number(t, "SELECT COUNT(*) - COUNT(DISTINCT at_us) FROM "+table), 0)
-				runs := leasetest.Got(j.Runs(t.Context(), key))(t)
+				testdb.Equal(t, "missing", db.Number(t, "SELECT (MAX(at_us) - MIN(at_us)) DIV 500000 + 1 - COUNT(*) FROM "+table), 0)
+				testdb.Equal(t, "done twice", db.Number(t, "SELECT COUNT(*) - COUNT(DISTINCT at_us) FROM "+table), 0)
+				runs := testdb.Got(j.Runs(t.Context(), key))(t)
 				outcomes := make(map[Kind]int)
 				for _, r := range runs {
 					outcomes[r.Kind]++
@@ -288,12 +287,12 @@ func TestUnansweredCommit(t *testing.T) {
 			})
 		}
 		losing := func(arrives bool) *Jobs {
-			return leasetest.Got(New(newPool(t, db, false, testdb.LosingCommits(arrives)), j.leases))(t)
+			return testdb.Got(New(newPool(t, db, false, testdb.LosingCommits(arrives)), j.leases))(t)
 		}
 		ticks(t, true, txlock.ErrUnknownOutcome, mysql.ErrInvalidConn)(tick(losing(false))) // not executed
 		ticks(t, true, nil)(tick(losing(true)))
 		ticks(t, false, nil)(tick(j))
-		leasetest.Equal(t, "rows", db.Number(t, "SELECT COUNT(*) FROM "+table), 1)
+		testdb.Equal(t, "rows", db.Number(t, "SELECT COUNT(*) FROM "+table), 1)
 		s := statusOf(t, j, key)
 		testdb.ErrorIf(t, !s.Done.Equal(at) || s.Err != "", "the table says %+v", s)
 	})

@@ -13,7 +13,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/leaseutil"
 	"github.com/dca00107/lockstep/internal/lease/store"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -159,7 +158,7 @@ func TestSilentServer(t *testing.T) {
 func TestSilentConnection(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		n := c.node()
-		claim := leasetest.Got(n.Claim(t.Context(), nightly, time.Now()))(t)
+		claim := testdb.Got(n.Claim(t.Context(), nightly, time.Now()))(t)
 		n.ledger.down(errSilent)
 		time.AfterFunc(time.Second, func() { n.ledger.down(nil) })
 		must(t, claim.Finish(t.Context(), nil))
@@ -175,7 +174,7 @@ func TestSilentConnection(t *testing.T) {
 		_, err := n.TickTx(limited(t, time.Minute), nightly, at, func(context.Context, *sql.Tx, time.Time) error { return nil })
 		testdb.ErrorIf(t, !errors.Is(err, txlock.ErrWaitTimeout) || len(n.events.of(Interrupted)) != 1, "TickTx: %v, %v", err, n.events.of(Interrupted))
 		n.store.Up()
-		again := leasetest.Got(c.node().Claim(t.Context(), nightly, at))(t)
+		again := testdb.Got(c.node().Claim(t.Context(), nightly, at))(t)
 		must(t, again.Finish(t.Context(), nil))
 	})
 }
@@ -201,7 +200,7 @@ func TestRunRefuses(t *testing.T) {
 		} {
 			wants(t, what, n.Run(t.Context(), test.key, test.schedule, nothing, test.options...), test.want)
 		}
-		leasetest.Equal(t, "sent", n.ledger.sent(), 0)
+		testdb.Equal(t, "sent", n.ledger.sent(), 0)
 		var j journal
 		end := c.now().Add(3 * time.Hour)
 		wants(t, "the end", n.Run(t.Context(), nightly, Of(until(end)), j.work(time.Second)), ErrPast)
@@ -265,7 +264,7 @@ func TestFailedTick(t *testing.T) {
 			t.Errorf("the table says %+v", s)
 		}
 		func() {
-			defer func() { leasetest.Equal[any](t, "recovered", recover(), "oh") }()
+			defer func() { testdb.Equal[any](t, "recovered", recover(), "oh") }()
 			_, _ = b.Tick(t.Context(), nightly, first, func(context.Context, time.Time) error { panic("oh") })
 		}()
 		s := statusOf(t, a.Jobs, nightly)
@@ -277,7 +276,7 @@ func TestFailedTick(t *testing.T) {
 		ticks(t, false, ErrPast)(b.Tick(t.Context(), nightly, first, nothing)) // never done, before one that was
 		s = statusOf(t, a.Jobs, nightly)
 		testdb.ErrorIf(t, s.Err != "" || s.Failures != 0 || !s.Done.Equal(later) || s.Took <= 0, "the table says %+v", s)
-		leasetest.Equal(t, "failures that b was told of", len(b.events.of(Failed)), 1)
+		testdb.Equal(t, "failures that b was told of", len(b.events.of(Failed)), 1)
 	})
 }
 
@@ -303,7 +302,7 @@ func TestBadTicks(t *testing.T) {
 			t.Log(what)
 			ticks(t, false, test.want)(n.Tick(t.Context(), test.key, test.at, nothing))
 		}
-		leasetest.Equal(t, "rows", len(c.rows), 0)
+		testdb.Equal(t, "rows", len(c.rows), 0)
 		wants(t, "Status", testdb.Err(n.Status(t.Context(), nightly)), txlock.ErrNotHeld)
 		_, err := n.Tick(t.Context(), nightly, c.now(), nil)
 		testdb.ErrorIf(t, err == nil, "Tick takes nil")
@@ -348,7 +347,7 @@ func TestClaims(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		a, b := c.node(), c.node()
 		at := c.now()
-		claim := leasetest.Got(a.Claim(t.Context(), nightly, at))(t)
+		claim := testdb.Got(a.Claim(t.Context(), nightly, at))(t)
 		_, err := b.Claim(t.Context(), nightly, at)
 		wants(t, "a second claim", err, txlock.ErrBusy)
 		var held *txlock.HeldError
@@ -360,11 +359,11 @@ func TestClaims(t *testing.T) {
 
 		for _, done := range []bool{false, true} {
 			at := c.now()
-			old := leasetest.Got(a.Claim(t.Context(), nightly, at))(t)
+			old := testdb.Got(a.Claim(t.Context(), nightly, at))(t)
 			a.store.Down(nil) // its lease is lost
 			time.Sleep(2 * ttl)
 			a.store.Up()
-			claim := leasetest.Got(b.Claim(t.Context(), nightly, at))(t)
+			claim := testdb.Got(b.Claim(t.Context(), nightly, at))(t)
 			testdb.ErrorIf(t, claim.Lease().Token() <= old.Lease().Token() || !claim.At().Equal(at), "token %d after %d", claim.Lease().Token(), old.Lease().Token())
 			if done {
 				must(t, claim.Finish(t.Context(), nil))
@@ -396,7 +395,7 @@ func TestClaimNearest(t *testing.T) {
 				testdb.ErrorIf(t, !claim.At().Equal(tick), "claimed %v, want %v", claim.At(), tick)
 				must(t, claim.Finish(t.Context(), nil))
 			}
-			leasetest.Equal(t, "claims", claims, 1)
+			testdb.Equal(t, "claims", claims, 1)
 		}
 		wants(t, "the zero schedule", testdb.Err(nodes[0].ClaimNearest(t.Context(), nightly, Schedule{})), txlock.ErrInvalidOption)
 	})

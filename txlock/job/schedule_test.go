@@ -14,14 +14,13 @@ import (
 
 	"github.com/robfig/cron/v3"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 func instant(t *testing.T, text string) time.Time {
 	t.Helper()
-	return leasetest.Got(time.Parse(time.RFC3339Nano, text))(t)
+	return testdb.Got(time.Parse(time.RFC3339Nano, text))(t)
 }
 
 // TestBadSchedules proves that a schedule that can't be is refused with a reason.
@@ -253,12 +252,12 @@ func TestPlan(t *testing.T) {
 // TestMachineClock proves that nothing but the stopwatch reads the machine's clock.
 func TestMachineClock(t *testing.T) {
 	t.Parallel()
-	files := leasetest.Got(filepath.Glob("*.go"))(t)
+	files := testdb.Got(filepath.Glob("*.go"))(t)
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") || file == "stopwatch.go" {
 			continue
 		}
-		parsed := leasetest.Got(parser.ParseFile(token.NewFileSet(), file, nil, 0))(t)
+		parsed := testdb.Got(parser.ParseFile(token.NewFileSet(), file, nil, 0))(t)
 		ast.Inspect(parsed, func(n ast.Node) bool {
 			if s, is := n.(*ast.SelectorExpr); is {
 				if x, is := s.X.(*ast.Ident); is && x.Name == "time" && (s.Sel.Name == "Now" || s.Sel.Name == "Since" || s.Sel.Name == "Until" || s.Sel.Name == "Local") {
@@ -272,7 +271,7 @@ func TestMachineClock(t *testing.T) {
 
 // TestInstantsHaveAZone: what day it is doesn't depend on the process, nor on whether the tick is begun for the first time.
 func TestInstantsHaveAZone(t *testing.T) {
-	hourly := leasetest.Got(cron.ParseStandard("0 * * * *"))(t)
+	hourly := testdb.Got(cron.ParseStandard("0 * * * *"))(t)
 	for zone, schedules := range map[string][]Schedule{
 		"Asia/Tokyo": {Cron("CRON_TZ=Asia/Tokyo 0 0 * * *"), Cron("CRON_TZ=Asia/Tokyo 30 * * * *")},
 		"UTC":        {Cron("0 0 * * *"), Cron("30 * * * *"), Every(time.Hour), Of(hourly)},
@@ -286,7 +285,7 @@ func TestInstantsHaveAZone(t *testing.T) {
 						return errors.New("broken")
 					}, RetryAfter(time.Minute))
 					first, again := <-saw, <-saw
-					claim := leasetest.Got(n.ClaimNearest(t.Context(), txlock.Named("nearest"), schedule))(t)
+					claim := testdb.Got(n.ClaimNearest(t.Context(), txlock.Named("nearest"), schedule))(t)
 					must(t, claim.Finish(t.Context(), nil))
 					zones := [3]string{first.Location().String(), again.Location().String(), claim.At().Location().String()}
 					testdb.ErrorIf(t, !first.Equal(again) || zones != [3]string{zone, zone, zone}, "%v, then %v, and by a claim %v, want all in %s", first, again, claim.At(), zone)

@@ -20,7 +20,6 @@ import (
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/session"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -31,8 +30,8 @@ import (
 // open returns jobs on a pool, with a short TTL.
 func open(t testing.TB, pool *sql.DB, opts ...Option) *Jobs {
 	t.Helper()
-	leases := leasetest.Got(lease.NewManager(pool, lease.TTL(time.Minute)))(t)
-	jobs := leasetest.Got(New(pool, leases, opts...))(t)
+	leases := testdb.Got(lease.NewManager(pool, lease.TTL(time.Minute)))(t)
+	jobs := testdb.Got(New(pool, leases, opts...))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
@@ -85,19 +84,19 @@ func TestTickOnServers(t *testing.T) {
 				}
 				group.Wait()
 				testdb.ErrorIf(t, calls.Load() != 1 || ran.Load() != 1, "%d calls, %d have run", calls.Load(), ran.Load())
-				leasetest.Equal(t, "rows", db.Number(t, "SELECT COUNT(*) FROM "+table), 1)
+				testdb.Equal(t, "rows", db.Number(t, "SELECT COUNT(*) FROM "+table), 1)
 				j := open(t, newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_select_limit": "1"} }))
 				if s := statusOf(t, j, key); !s.Done.Equal(at) || !strings.HasPrefix(s.Instance, "process ") || s.Running || s.Ended.Before(s.Started) {
 					t.Errorf("the table says %+v", s)
 				}
-				all := leasetest.Got(j.List(t.Context()))(t)
+				all := testdb.Got(j.List(t.Context()))(t)
 				found := 0
 				for _, s := range all {
 					if s.Key == key.String() || s.Key == keyTx.String() {
 						found++
 					}
 				}
-				leasetest.Equal(t, "of our jobs in the list", found, 2)
+				testdb.Equal(t, "of our jobs in the list", found, 2)
 			})
 		}
 	})
@@ -110,7 +109,7 @@ func TestTickTxRollsBack(t *testing.T) {
 		table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, what VARCHAR(20)")
 		var log bytes.Buffer
 		observer := txlock.SlogObserver(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
-		base := leasetest.Got(mysql.NewConnector(db.Config(func(cfg *mysql.Config) { cfg.Logger = &mysql.NopLogger{} })))(t)
+		base := testdb.Got(mysql.NewConnector(db.Config(func(cfg *mysql.Config) { cfg.Logger = &mysql.NopLogger{} })))(t)
 		pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(observer)))
 		t.Cleanup(func() { _ = pool.Close() })
 		j, key := open(t, pool, Log(nil)), newKey()
@@ -137,7 +136,7 @@ func TestTickTxRollsBack(t *testing.T) {
 		}
 		tries, commits := 0, 0
 		ran, err := j.TickTx(t.Context(), key, at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
-			scope := leasetest.Got(txlock.Join(ctx, tx))(t)
+			scope := testdb.Got(txlock.Join(ctx, tx))(t)
 			must(t, scope.AfterCommit(func() { commits++ }))
 			if tries++; tries < 3 {
 				return errors.Join(insert(ctx, tx, "a deadlock"), &mysql.MySQLError{Number: 1213})
@@ -145,7 +144,7 @@ func TestTickTxRollsBack(t *testing.T) {
 			return insert(ctx, tx, "done")
 		})
 		testdb.ErrorIf(t, !ran || err != nil || tries != 3 || commits != 1, "%v, %v after %d tries, and %d functions were called", ran, err, tries, commits)
-		leasetest.Equal(t, "retries of which the observer is told", strings.Count(log.String(), fmt.Sprintf("transaction retried\" key=%s ", key)), 2)
+		testdb.Equal(t, "retries of which the observer is told", strings.Count(log.String(), fmt.Sprintf("transaction retried\" key=%s ", key)), 2)
 		n, done := db.Number(t, "SELECT COUNT(*) FROM "+table), db.Number(t, "SELECT COUNT(*) FROM "+table+" WHERE what = 'done'")
 		testdb.ErrorIf(t, n != 1 || done != 1, "%d rows, %d of them of the one that was done", n, done)
 	})
@@ -214,9 +213,9 @@ func TestTrips(t *testing.T) {
 		table := db.CreateTable(t, "trips", "id BIGINT PRIMARY KEY AUTO_INCREMENT, n INT")
 		trips, counted := testdb.CountTrips(t)
 		pool := newPool(t, db, true, counted)
-		leases := leasetest.Got(lease.NewManager(pool, lease.TTL(time.Minute), lease.PurgeEvery(0, time.Hour)))(t)
+		leases := testdb.Got(lease.NewManager(pool, lease.TTL(time.Minute), lease.PurgeEvery(0, time.Hour)))(t)
 		defer func() { must(t, leases.Close(context.Background())) }()
-		j := leasetest.Got(New(pool, leases))(t)
+		j := testdb.Got(New(pool, leases))(t)
 		key, keyTx := newKey(), newKey()
 		at := serverNow(t, j).Add(-time.Hour)
 		ticks := 0
@@ -241,7 +240,7 @@ func TestTrips(t *testing.T) {
 				must(t, testdb.Err(call.run()))
 				least = min(least, trips.Count()-before)
 			}
-			leasetest.Equal(t, call.what+": round trips", least, call.want)
+			testdb.Equal(t, call.what+": round trips", least, call.want)
 		}
 	})
 }
@@ -261,7 +260,7 @@ func TestLedger(t *testing.T) {
 			return func(got bool, err error) {
 				t.Helper()
 				must(t, err)
-				leasetest.Equal(t, what, got, want)
+				testdb.Equal(t, what, got, want)
 			}
 		}
 		begin := func(b beginning) (bool, error) { return ledger.begin(t.Context(), b) }

@@ -5,14 +5,13 @@ package job
 import (
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // TestTiDBProcesses proves what TestProcesses does, on processes that go to two TiDB servers over one
 // store, which are killed in turn, too.
 func TestTiDBProcesses(t *testing.T) {
-	nodes := leasetest.Got(testdb.StartTiDB(t.Context(), 3))(t)
+	nodes := testdb.Got(testdb.StartTiDB(t.Context(), 3))(t)
 	t.Cleanup(func() { must(t, testdb.StopAll(nodes)) })
 	db, calls := nodes[0].OpenLeases(t), 0
 	playProcesses(t, func() {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -152,7 +151,7 @@ func TestFirstTryHasNoLimit(t *testing.T) {
 func taking(t *testing.T, s *memstore.Store) *memstore.Tx {
 	t.Helper()
 	tx := s.Begin()
-	joined := leasetest.Got(s.Join(t.Context(), tx))(t)
+	joined := testdb.Got(s.Join(t.Context(), tx))(t)
 	must(t, joined.Include(t.Context(), "take", job, func(ctx context.Context, in *store.In) error {
 		return testdb.Err(in.Force(ctx, store.Row{Key: job.String()}, 0))
 	}))
@@ -360,7 +359,7 @@ func TestReleaseNeedsNoLook(t *testing.T) {
 			looks := len(wire.calls("Look"))
 			release(t, held)
 			must(t, <-waiter)
-			leasetest.Equal(t, "looks after the release", len(wire.calls("Look"))-looks, 0)
+			testdb.Equal(t, "looks after the release", len(wire.calls("Look"))-looks, 0)
 		}
 	})
 }

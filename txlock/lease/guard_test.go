@@ -19,7 +19,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -39,7 +38,7 @@ func counter(t testing.TB, db *testdb.DB) (table string) {
 // counts checks what was committed.
 func counts(t testing.TB, db *testdb.DB, table string, want int64) {
 	t.Helper()
-	leasetest.Equal(t, "the counter", db.Number(t, "SELECT n FROM "+table+" WHERE id = 1"), want)
+	testdb.Equal(t, "the counter", db.Number(t, "SELECT n FROM "+table+" WHERE id = 1"), want)
 }
 
 // begin begins a transaction that is rolled back at the end of the test, if it is
@@ -519,7 +518,7 @@ func TestBlockerIsEnded(t *testing.T) {
 			_, err := b.TryAcquire(t.Context(), job)
 			wants(t, "TryAcquire", err, txlock.ErrBusy)
 			testdb.ErrorIf(t, heldBy(err) == nil || heldBy(err).Session == 0, "%v names no session", err)
-			next := leasetest.Got(c.take(other)(limited(t, 5*time.Minute), b, job, c.options...))(t)
+			next := testdb.Got(c.take(other)(limited(t, 5*time.Minute), b, job, c.options...))(t)
 			db.within("granted", 3*time.Second+c.grace, 4*time.Second+c.grace)
 			wire.Up()
 			wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
@@ -614,7 +613,7 @@ func TestAcquireTxCommits(t *testing.T) {
 		time.Sleep(time.Minute)
 		release(t, again)
 		must(t, l.Err())
-		leasetest.Equal(t, "holders", inspect(t, m, job).Holders, 1)
+		testdb.Equal(t, "holders", inspect(t, m, job).Holders, 1)
 		wants(t, "one that is not committed in time", late.Err(), txlock.ErrLost)
 		wants(t, "AcquireTx of what is held", testdb.Err(m.AcquireTx(t.Context(), wire.Begin(), job)), txlock.ErrBusy)
 		release(t, l)
@@ -675,7 +674,7 @@ func TestOneCleanup(t *testing.T) {
 		testdb.ErrorIf(t, cleaned < 59 || cleaned > 61, "cleaned %d times in an hour", cleaned)
 		synctest.Wait()
 		for key, exists := range map[string]bool{"idle a": false, "used a": true} {
-			seen := leasetest.Got(wires[0].Look(t.Context(), store.Row{Key: key}))(t)
+			seen := testdb.Got(wires[0].Look(t.Context(), store.Row{Key: key}))(t)
 			testdb.ErrorIf(t, seen.Exists != exists, "%s: %+v", key, seen)
 		}
 		runtime.KeepAlive(held)

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -76,7 +75,7 @@ func TestLimitSaysWhatWasSeen(t *testing.T) {
 			{testdb.Err(permits.Acquire(t.Context(), limit)), "no permit was free"},
 		} {
 			wants(t, "the limit", c.err, txlock.ErrWaitTimeout)
-			leasetest.Fails(t, "the limit", c.err, c.says)
+			testdb.Fails(t, "the limit", c.err, c.says)
 		}
 		must(t, reader.Renew(t.Context()))
 	})
@@ -134,7 +133,7 @@ func TestBadInput(t *testing.T) {
 			wants(t, "RequestRelease", m.RequestRelease(t.Context(), job, text), txlock.ErrInvalidOption)
 		}
 		testdb.ErrorIf(t, m.Do(t.Context(), job, nil) == nil || m.TryDo(t.Context(), job, nil) == nil, "Do, or TryDo, takes a nil function")
-		leasetest.Equal(t, "calls that were sent", wire.total(), 0)
+		testdb.Equal(t, "calls that were sent", wire.total(), 0)
 
 		l := acquire(t, m, job, lease.WithLabel(long+"x"))
 		must(t, m.RequestRelease(t.Context(), job, long+"y"))
@@ -217,7 +216,7 @@ func TestBatchAtRandom(t *testing.T) {
 					if err != nil {
 						continue
 					}
-					leasetest.Equal(t, "holders", holders[at].Add(1), 1)
+					testdb.Equal(t, "holders", holders[at].Add(1), 1)
 					last := tokens[at].Swap(l.Token())
 					testdb.ErrorIf(t, last >= l.Token(), "token %d after %d", l.Token(), last)
 					grants.Add(1)
@@ -375,7 +374,7 @@ func TestBlockedBySession(t *testing.T) {
 			for limit := 2 * c.from; err != nil && !strings.Contains(err.Error(), c.says) && limit < soon; limit *= 2 {
 				err = c.call(limit)
 			}
-			leasetest.Fails(t, c.what, err, who, c.says)
+			testdb.Fails(t, c.what, err, who, c.says)
 			testdb.ErrorIf(t, c.want != nil && !errors.Is(err, c.want), "%s: %v, want %v", c.what, err, c.want)
 		}
 		db.Kill(t, int64(session))

@@ -67,7 +67,7 @@ func (db *memory) process(options ...lease.ManagerOption) (*lease.Manager, *wire
 // at checks how much time has passed in the test.
 func (db *memory) at(what string, want time.Duration) {
 	db.t.Helper()
-	leasetest.Equal(db.t, what+" after", time.Since(db.begun), want)
+	testdb.Equal(db.t, what+" after", time.Since(db.begun), want)
 }
 
 // within checks that some time has passed in the test, and not too much.
@@ -241,8 +241,8 @@ func done(l *lease.Lease) bool {
 func TestMain(m *testing.M) { testdb.Main(m) }
 
 var (
-	must, wants, higher, limited = leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited
-	newPool, onServers, got      = leasetest.Pool, testdb.OnDatabases, leasetest.Got[*lease.Lease]
+	must, wants, higher, limited = testdb.Must, testdb.Wants, leasetest.Higher, leasetest.Limited
+	newPool, onServers, got      = leasetest.Pool, testdb.OnDatabases, testdb.Got[*lease.Lease]
 )
 
 // inner is what package lease does for lockstep's own packages.
@@ -288,7 +288,7 @@ func sideBySide(t *testing.T) (run func(name string, test func(t *testing.T)), w
 // no TTL, it is one that doesn't end in a test, on a busy machine neither.
 func newManager(t testing.TB, pool *sql.DB, options ...lease.ManagerOption) *lease.Manager {
 	t.Helper()
-	m := leasetest.Got(lease.NewManager(pool, append([]lease.ManagerOption{lease.TTL(5 * soon)}, options...)...))(t)
+	m := testdb.Got(lease.NewManager(pool, append([]lease.ManagerOption{lease.TTL(5 * soon)}, options...)...))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
@@ -367,12 +367,12 @@ func several[T any](n int, make func(i int) T) (all []T) {
 
 func list(t testing.TB, m *lease.Manager) []lease.Info {
 	t.Helper()
-	return leasetest.Got(m.List(t.Context()))(t)
+	return testdb.Got(m.List(t.Context()))(t)
 }
 
 func inspect(t testing.TB, m *lease.Manager, key txlock.Key) lease.Info {
 	t.Helper()
-	return leasetest.Got(m.Inspect(t.Context(), key))(t)
+	return testdb.Got(m.Inspect(t.Context(), key))(t)
 }
 
 // contextOf returns the context of a lease, or of several, until the end of the test.

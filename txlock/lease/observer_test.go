@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -284,7 +283,7 @@ func TestObserverPanics(t *testing.T) {
 				time.AfterFunc(time.Second, func() { _ = held.Release(context.Background()) })
 			}
 			func() {
-				defer func() { leasetest.Equal(t, "the panic", recover(), any(c.in)) }()
+				defer func() { testdb.Equal(t, "the panic", recover(), any(c.in)) }()
 				_, _ = c.acquire(t.Context(), m, job)
 			}()
 			in = ""
@@ -416,11 +415,11 @@ func TestWaitingWriterIsNoHolder(t *testing.T) {
 			held := told.refused.Held
 			testdb.ErrorIf(t, held == nil || held.Owner != info.Owner, "%s: the observer was told of %+v", name, held)
 			if _, err = try(t.Context(), plain, job); heldBy(err) != nil {
-				leasetest.Fails(t, name, err, "or waited for readers")
+				testdb.Fails(t, name, err, "or waited for readers")
 			}
 		}
 		wired.fault("Inspect", fails)
-		leasetest.Fails(t, "a look that fails", testdb.Err(named.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), "or waited for readers")
+		testdb.Fails(t, "a look that fails", testdb.Err(named.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), "or waited for readers")
 		wired.Up()
 		cancel()
 		waits.end(t)

@@ -17,7 +17,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -57,7 +56,7 @@ func TestOnOtherRefusesLeases(t *testing.T) {
 		key, n := named(), 0
 		wants(t, name, testdb.Err(take(t.Context(), m, key)), schema.ErrEngine)
 		must(t, pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()).Scan(&n))
-		leasetest.Equal(t, name+": rows", n, 0)
+		testdb.Equal(t, name+": rows", n, 0)
 	}
 }
 
@@ -135,7 +134,7 @@ func stormServers(t *testing.T) []*testdb.Server {
 	if testdb.Engines()[0] != testdb.TiDB {
 		return []*testdb.Server{testdb.Dedicated(t, testdb.Engines()[0])}
 	}
-	servers := leasetest.Got(testdb.StartTiDB(t.Context(), 2))(t)
+	servers := testdb.Got(testdb.StartTiDB(t.Context(), 2))(t)
 	t.Cleanup(func() { must(t, testdb.StopAll(servers)) })
 	return servers
 }
@@ -154,7 +153,7 @@ func storm(t *testing.T, kills bool) {
 	var wires wires
 	for w := range workers {
 		pool := newPool(t, db.At(t, servers[w%len(servers)]), true, func(cfg *mysql.Config) { cfg.DialFunc = wires.dial })
-		m := leasetest.Got(lease.NewManager(pool, lease.TTL(2*time.Second)))(t)
+		m := testdb.Got(lease.NewManager(pool, lease.TTL(2*time.Second)))(t)
 		all.Go(func() {
 			for i := w; time.Now().Before(end) || !proves(counters[:]); i++ {
 				c := &counters[i%keys]

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -226,7 +225,7 @@ var three = []txlock.Key{txlock.Named("c"), txlock.Named("a"), txlock.Named("b")
 
 func acquireAll(t testing.TB, m *lease.Manager, keys []txlock.Key) *lease.Leases {
 	t.Helper()
-	return leasetest.Got(m.AcquireAll(t.Context(), keys))(t)
+	return testdb.Got(m.AcquireAll(t.Context(), keys))(t)
 }
 
 // TestAcquireAll proves that all leases are held, each key once and in one order; that Release releases all of
@@ -237,7 +236,7 @@ func TestAcquireAll(t *testing.T) {
 		m, wire := db.process()
 		other, ann := db.manager(), lease.WithOwner(t.Context(), "ann")
 		outer := acquireIn(ann, t, m, txlock.Named("b"))
-		all := leasetest.Got(m.AcquireAll(ann, three))(t)
+		all := testdb.Got(m.AcquireAll(ann, three))(t)
 		ctx := contextOf(t, all)
 		var names []string
 		for _, l := range all.All() {

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -59,7 +58,7 @@ func TestEveryVerbAfterClose(t *testing.T) {
 				testdb.ErrorIf(t, !errors.Is(err, want), "%s: %v, want %v", name, err, want)
 			}
 		}
-		leasetest.Equal(t, "calls that were sent", wire.total()-before, 0)
+		testdb.Equal(t, "calls that were sent", wire.total()-before, 0)
 		must(t, tx.Rollback())
 	})
 }
@@ -102,7 +101,7 @@ func TestCloseBesideALongStatement(t *testing.T) {
 // doesn't try on until its context ends, and says at once what it could not release.
 func TestCloseAfterItsPool(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m := leasetest.Got(lease.NewManager(pool))(t)
+		m := testdb.Got(lease.NewManager(pool))(t)
 		held := []*lease.Lease{acquire(t, m, named()), acquire(t, m, named())}
 		must(t, pool.Close())
 		ctx := limited(t, time.Minute)
@@ -144,7 +143,7 @@ func TestCloseWhileATransactionGuards(t *testing.T) {
 				}
 				err := <-closed
 				wants(t, "Close", err, context.DeadlineExceeded)
-				leasetest.Fails(t, "Close", err, `1 lease was not released, and ends after its TTL: "job"`)
+				testdb.Fails(t, "Close", err, `1 lease was not released, and ends after its TTL: "job"`)
 				must(t, tx.Commit())
 				wants(t, "TryAcquire", testdb.Err(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 			})
@@ -247,7 +246,7 @@ func TestCloseLeavesFunctionsThatGoOn(t *testing.T) {
 		err := m.Close(limited(t, 10*time.Second))
 		db.within("Close", 10*time.Second, 11*time.Second)
 		wants(t, "Close", err, context.DeadlineExceeded)
-		leasetest.Fails(t, "Close", err, "4 leases were not released", `"Do"`, `"TryDo"`, `"DoShared"`, `"permits"`)
+		testdb.Fails(t, "Close", err, "4 leases were not released", `"Do"`, `"TryDo"`, `"DoShared"`, `"permits"`)
 		_, busy := other.TryAcquire(t.Context(), txlock.Named("Do"))
 		wants(t, "TryAcquire under a function that goes on", busy, txlock.ErrBusy)
 		close(returns)
@@ -487,7 +486,7 @@ func TestDroppedAmongOthers(t *testing.T) {
 		again := acquireIn(ctx, t, m, job)
 		time.Sleep(2 * ttl)
 		must(t, again.Err())
-		leasetest.Equal(t, "token", again.Token(), token)
+		testdb.Equal(t, "token", again.Token(), token)
 		release(t, again)
 		release(t, acquire(t, db.manager(), job, lease.WaitAtMost(time.Second)))
 
@@ -495,7 +494,7 @@ func TestDroppedAmongOthers(t *testing.T) {
 		told.collect(t, 3)
 		release(t, acquire(t, db.manager(), job, lease.WaitAtMost(ttl+time.Second)))
 		time.Sleep(ttl)
-		leasetest.Equal(t, "told that it is lost", told.count("lost"), 1)
+		testdb.Equal(t, "told that it is lost", told.count("lost"), 1)
 		share(t, m, job)
 		told.collect(t, 4)
 		release(t, acquire(t, db.manager(), job, lease.WaitAtMost(2*ttl)))

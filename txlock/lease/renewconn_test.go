@@ -12,7 +12,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -185,7 +184,7 @@ func TestRenewalsStayOnTheServer(t *testing.T) {
 		there := testdb.Dedicated(t, db.Engine())
 		twin := db.At(t, there)
 		account := db.Config()
-		setup := leasetest.Got(sql.Open("mysql", there.Config().FormatDSN()))(t)
+		setup := testdb.Got(sql.Open("mysql", there.Config().FormatDSN()))(t)
 		defer setup.Close()
 		for _, statement := range []string{
 			"CREATE DATABASE `" + db.Name() + "`",
@@ -231,7 +230,7 @@ func leaveNothing(t *testing.T, db *testdb.DB, managers []*lease.Manager, pools 
 	t.Helper()
 	for i, m := range managers {
 		wants(t, "Close", m.Close(t.Context()), nil)
-		leasetest.Equal(t, "connections in use at the end", testdb.InUse(pools[i]), 0)
+		testdb.Equal(t, "connections in use at the end", testdb.InUse(pools[i]), 0)
 		_ = pools[i].Close() // which complains of connections that were broken
 	}
 	testdb.ErrorIf(t, !testdb.Await(time.Minute, func() bool { return sessions(t, db) == 0 }), "%d sessions are left", sessions(t, db))

@@ -14,7 +14,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -41,7 +40,7 @@ func lives(t *testing.T, m, other *lease.Manager) {
 func locks(t *testing.T, pool *sql.DB, m *lease.Manager) {
 	t.Helper()
 	tx := begin(t, pool, sql.LevelDefault)
-	scope := leasetest.Got(txlock.Join(t.Context(), tx))(t)
+	scope := testdb.Got(txlock.Join(t.Context(), tx))(t)
 	for _, key := range []txlock.Key{txlock.Named("';?" + rand.Text()), txlock.NewFamily[string]("unprepared"+rand.Text(), txlock.Hashed(), txlock.Exact()).Key("';?")} {
 		must(t, testdb.Err(scope.Version(t.Context(), key)))
 		must(t, testdb.Err(scope.LockAll(t.Context(), key, named())))
@@ -135,9 +134,9 @@ func TestSelectLimit(t *testing.T) {
 				guard(t, l, tx)
 				commit(t, tx)
 			}
-			leasetest.Equal(t, "readers by Inspect", len(inspect(t, m, key).Others), len(readers))
+			testdb.Equal(t, "readers by Inspect", len(inspect(t, m, key).Others), len(readers))
 			listed := slices.DeleteFunc(list(t, m), func(i lease.Info) bool { return i.Key != key })
-			leasetest.Equal(t, "readers by List", len(listed), len(readers))
+			testdb.Equal(t, "readers by List", len(listed), len(readers))
 			written, err := gen.New().LeaseTransactions(t.Context(), pool, []byte(key.String()))
 			testdb.ErrorIf(t, err != nil || len(written) != len(readers), "LeaseTransactions: %d readers, %v", len(written), err)
 			must(t, m.RequestRelease(t.Context(), key, "now"))
@@ -290,14 +289,14 @@ func TestStatementsPerOperation(t *testing.T) {
 // the snapshot may be older than the lease.
 func TestStatementsOfAGuard(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		conn := leasetest.Got(newPool(t, db, true).Conn(t.Context()))(t)
+		conn := testdb.Got(newPool(t, db, true).Conn(t.Context()))(t)
 		defer conn.Close()
 		l := acquire(t, newManager(t, newPool(t, db, true)), named())
 		defer release(t, l)
 		// A question inside of the transaction would itself be its first statement.
 		sent := func(level sql.IsolationLevel, read, guard bool) int64 {
 			before := sentSoFar(t, conn)
-			tx := leasetest.Got(conn.BeginTx(t.Context(), &sql.TxOptions{Isolation: level}))(t)
+			tx := testdb.Got(conn.BeginTx(t.Context(), &sql.TxOptions{Isolation: level}))(t)
 			defer func() { _ = tx.Rollback() }() // after a failure: closing the connection waits for it
 			if read {
 				var n int
@@ -328,7 +327,7 @@ func TestStatementsOfAGuard(t *testing.T) {
 			case !test.read:
 				want += 3 // the level, BEGIN and COMMIT
 			}
-			leasetest.Equal(t, name+": statements", sent(test.level, test.read, true)-sent(test.level, test.read, false), want)
+			testdb.Equal(t, name+": statements", sent(test.level, test.read, true)-sent(test.level, test.read, false), want)
 		}
 	})
 }
@@ -424,5 +423,22 @@ func TestTokensOutliveRows(t *testing.T) {
 		l = acquire(t, other, key)
 		rises(l)
 		release(t, l)
+	})
+}
+
+// TestUnknownVariable: where the data source name sets a variable that the server doesn't know,
+// those who ask for a lease or its holders are told so.
+func TestUnknownVariable(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := db.Connect(t, func(cfg *mysql.Config) { cfg.Params = map[string]string{"max_statement_tim": "1"} })
+		m := testdb.Got(lease.NewManager(pool))(t)
+		for what, err := range map[string]error{
+			"Acquire": testdb.Err(m.Acquire(t.Context(), named())),
+			"Holders": testdb.Err(txlock.Holders(t.Context(), pool, named())),
+		} {
+			wants(t, what, err, schema.ErrSession)
+			testdb.Fails(t, what, err, "max_statement_tim'", "the data source name sets: remove it")
+		}
+		must(t, m.Close(t.Context()))
 	})
 }

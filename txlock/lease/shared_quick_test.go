@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/bridge"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -56,7 +55,7 @@ func TestForceReleaseBesideAWriter(t *testing.T) {
 			time.AfterFunc(time.Second, func() {
 				wants(t, "ForceRelease of the waiter", a.ForceRelease(t.Context(), job, 0), txlock.ErrNotHeld)
 				if shown {
-					info := leasetest.Got(a.Inspect(t.Context(), job))(t)
+					info := testdb.Got(a.Inspect(t.Context(), job))(t)
 					must(t, testdb.Err(tools.ForceRelease(t.Context(), a, job, map[int64]uint64{0: info.Token})))
 				}
 				must(t, a.ForceRelease(t.Context(), job))
@@ -68,7 +67,7 @@ func TestForceReleaseBesideAWriter(t *testing.T) {
 			_ = reader.Release(t.Context()) // it was taken
 		}
 		kept := acquire(t, a, job, lease.HoldAtLeast(time.Minute))
-		reader := leasetest.Got(kept.Downgrade(t.Context()))(t)
+		reader := testdb.Got(kept.Downgrade(t.Context()))(t)
 		info, err := b.Inspect(t.Context(), job)
 		testdb.ErrorIf(t, err != nil || info.Kind != lease.Exclusive || !info.Held, "a lease that is kept beside its owner's reader is %+v, %v", info, err)
 		release(t, reader)
@@ -163,7 +162,7 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 		}
 		read(3)
 		read(3)
-		leasetest.Equal(t, "rows of 3 readers", len(slots), 3)
+		testdb.Equal(t, "rows of 3 readers", len(slots), 3)
 		ann := lease.WithOwner(t.Context(), "ann")
 		for range 5 {
 			var readers []*lease.Lease
@@ -181,7 +180,7 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 		}
 		nothingHeld(t, m)
 		read(3)
-		leasetest.Equal(t, "rows of 3 readers after those of one owner", len(slots), 3)
+		testdb.Equal(t, "rows of 3 readers after those of one owner", len(slots), 3)
 		wire.fault("Take", loses)
 		_, err := m.AcquireShared(t.Context(), job)
 		testdb.ErrorIf(t, err == nil, "no error")
@@ -189,7 +188,7 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		nothingHeld(t, m)
 		read(3)
-		leasetest.Equal(t, "rows of 3 readers", len(slots), 3)
+		testdb.Equal(t, "rows of 3 readers", len(slots), 3)
 	})
 }
 
@@ -222,7 +221,7 @@ func TestKeysOfSemaphores(t *testing.T) {
 		wants(t, "TryAcquireShared", testdb.Err(m.TryAcquireShared(t.Context(), job)), txlock.ErrInvalidKey)
 		tx := wire.Begin()
 		wants(t, "AcquireTx", testdb.Err(m.AcquireTx(t.Context(), tx, job)), txlock.ErrInvalidKey)
-		beside := leasetest.Got(more.TryAcquire(t.Context()))(t) // the transaction is open
+		beside := testdb.Got(more.TryAcquire(t.Context()))(t) // the transaction is open
 		release(t, beside)
 		must(t, tx.Rollback())
 
@@ -274,7 +273,7 @@ func TestResizeWaitsForPermits(t *testing.T) {
 		db.within("Resize", 5*time.Second, 5*time.Second+30*time.Millisecond)
 		must(t, held[0].Renew(t.Context()))
 		wants(t, "a second permit", testdb.Err(fewer.TryAcquire(t.Context())), txlock.ErrBusy)
-		more := leasetest.Got(fewer.Resize(t.Context(), 2))(t)
+		more := testdb.Got(fewer.Resize(t.Context(), 2))(t)
 		must(t, acquired(more.TryAcquire(t.Context())))
 		release(t, held[0])
 	})

@@ -87,7 +87,7 @@ func TestDowngradeInVain(t *testing.T) {
 		wants(t, "Downgrade", testdb.Err(writer.Downgrade(limited)), context.DeadlineExceeded)
 		wants(t, "the writer, the reader, and the transaction that it guards", errors.Join(writer.Err(), reader.Err(), tx.Commit()), nil)
 		time.Sleep(time.Second) // what it was granted is released in the background
-		leasetest.Equal(t, "held after it", len(list(t, m)), 2)
+		testdb.Equal(t, "held after it", len(list(t, m)), 2)
 		release(t, reader, writer)
 
 		writer = acquire(t, m, job)
@@ -118,7 +118,7 @@ func share(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.Acqu
 func mortal(t testing.TB, db *testdb.DB, options ...lease.ManagerOption) (m *lease.Manager, die func()) {
 	t.Helper()
 	var network leasetest.Network
-	m = leasetest.Got(lease.NewManager(newPool(t, db, true, func(c *mysql.Config) { c.DialFunc = network.Dial }), options...))(t)
+	m = testdb.Got(lease.NewManager(newPool(t, db, true, func(c *mysql.Config) { c.DialFunc = network.Dial }), options...))(t)
 	t.Cleanup(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -143,9 +143,9 @@ func TestNoReadersOnClusters(t *testing.T) {
 		for call, take := range map[string]verb{"AcquireShared": shared, "TryAcquireShared": tryShared} {
 			_, err := take(t.Context(), m, key)
 			wants(t, call, err, schema.ErrMultiPrimary)
-			leasetest.Fails(t, call, err, "acquire the lease exclusively instead")
+			testdb.Fails(t, call, err, "acquire the lease exclusively instead")
 		}
-		leasetest.Equal(t, "rows written", db.Number(t, "SELECT COUNT(*) FROM lockstep_leases"), 0)
+		testdb.Equal(t, "rows written", db.Number(t, "SELECT COUNT(*) FROM lockstep_leases"), 0)
 		l := acquire(t, m, key)
 		wants(t, "Downgrade", testdb.Err(l.Downgrade(t.Context())), schema.ErrMultiPrimary)
 		wants(t, "after Downgrade", l.Err(), nil)
@@ -155,7 +155,7 @@ func TestNoReadersOnClusters(t *testing.T) {
 
 func semaphore(t testing.TB, m *lease.Manager, key txlock.Key, permits int) *lease.Semaphore {
 	t.Helper()
-	return leasetest.Got(m.Semaphore(key, permits))(t)
+	return testdb.Got(m.Semaphore(key, permits))(t)
 }
 
 func permit(t testing.TB, s *lease.Semaphore) *lease.Lease {
@@ -359,7 +359,7 @@ func TestCleanRemovesEntryRows(t *testing.T) {
 				return rows(shared)+rows(permits) == 0
 			})
 		}
-		leasetest.Equal(t, "rows of a key with a reader", rows(busy), 2)
+		testdb.Equal(t, "rows of a key with a reader", rows(busy), 2)
 		wants(t, "a writer beside the reader", testdb.Err(m.TryAcquire(t.Context(), busy)), txlock.ErrBusy)
 		wants(t, "the reader", reader.Renew(t.Context()), nil)
 		release(t, reader)

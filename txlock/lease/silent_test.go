@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -35,7 +34,7 @@ func TestWaitSurvivesAStandstill(t *testing.T) {
 			keys[what] = named()
 			wantsGranted(t, what, call(t.Context(), m, keys[what])) // so that there are rows
 		}
-		backup := leasetest.Got(db.Admin().Conn(t.Context()))(t)
+		backup := testdb.Got(db.Admin().Conn(t.Context()))(t)
 		must(t, testdb.Err(backup.ExecContext(t.Context(), "FLUSH TABLES WITH READ LOCK")))
 		over := sync.OnceFunc(func() { wants(t, "the end of the backup", backup.Close(), nil) })
 		defer over()

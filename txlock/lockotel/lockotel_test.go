@@ -19,7 +19,6 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	api "go.opentelemetry.io/otel/trace"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
@@ -30,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var must = leasetest.Must
+var must = testdb.Must
 
 // newObserver is an observer and what reads its measurements.
 func newObserver(t *testing.T, options ...lockotel.Option) (*lockotel.Observer, *sdk.ManualReader) {
@@ -38,7 +37,7 @@ func newObserver(t *testing.T, options ...lockotel.Option) (*lockotel.Observer, 
 	reader := sdk.NewManualReader()
 	provider := sdk.NewMeterProvider(sdk.WithReader(reader))
 	t.Cleanup(func() { must(t, provider.Shutdown(context.Background())) })
-	o := leasetest.Got(lockotel.New(provider.Meter("test"), options...))(t)
+	o := testdb.Got(lockotel.New(provider.Meter("test"), options...))(t)
 	return o, reader
 }
 
@@ -246,7 +245,7 @@ func TestOutcomes(t *testing.T) {
 	} {
 		o, reader := newObserver(t)
 		o.Observe(t.Context(), txlock.Event{Kind: txlock.Refused, Key: txlock.Named("a"), Err: test.err})
-		leasetest.Says(t, name, written(t, collect(t, reader)["lockstep.acquire.duration"]), " outcome="+test.want+" ")
+		testdb.Says(t, name, written(t, collect(t, reader)["lockstep.acquire.duration"]), " outcome="+test.want+" ")
 	}
 }
 
@@ -383,8 +382,8 @@ func TestWatchJobs(t *testing.T) {
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db, ctx := testdb.Shared(t, engine).OpenLeases(t), t.Context()
 		pool := db.Connect(t)
-		m := leasetest.Got(lease.NewManager(pool, lease.PurgeEvery(0, time.Hour)))(t)
-		jobs := leasetest.Got(job.New(pool, m, job.Log(nil)))(t)
+		m := testdb.Got(lease.NewManager(pool, lease.PurgeEvery(0, time.Hour)))(t)
+		jobs := testdb.Got(job.New(pool, m, job.Log(nil)))(t)
 		defer func() {
 			must(t, errors.Join(jobs.Close(context.WithoutCancel(ctx)), m.Close(context.WithoutCancel(ctx))))
 		}()
@@ -394,9 +393,9 @@ func TestWatchJobs(t *testing.T) {
 			want error
 		}{{"a", nil}, {"b", nil}, {"b", broken}, {"b", broken}} {
 			_, err := jobs.Tick(ctx, txlock.Named(tick.job), at.Add(time.Duration(max(0, i-1))*time.Minute), func(context.Context, time.Time) error { return tick.want })
-			leasetest.Wants(t, "Tick", err, tick.want)
+			testdb.Wants(t, "Tick", err, tick.want)
 		}
-		c := leasetest.Got(jobs.Claim(ctx, txlock.Named("c"), at))(t)
+		c := testdb.Got(jobs.Claim(ctx, txlock.Named("c"), at))(t)
 		const ago = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) - 1000000 * "
 		db.Exec(t, "UPDATE lockstep_jobs SET next_us = "+ago+"7200 WHERE name = 'a'")
 		db.Exec(t, "UPDATE lockstep_jobs SET limit_us = 1, started_us = "+ago+"3600 WHERE name = 'c'")
@@ -405,7 +404,7 @@ func TestWatchJobs(t *testing.T) {
 		if _, err := o.WatchJobs(nil); err == nil {
 			t.Error("nil is watched")
 		}
-		stop := leasetest.Got(o.WatchJobs(jobs))(t)
+		stop := testdb.Got(o.WatchJobs(jobs))(t)
 		all := collect(t, reader)
 		about := func(name string, want ...string) {
 			t.Helper()

@@ -27,7 +27,7 @@ import (
 func TestFaultsOfEnds(t *testing.T) {
 	t.Parallel()
 	byDatabaseSQL := func(ctx context.Context, k *locktest.Kit, last string) error {
-		tx := leasetest.Got(k.DB().BeginTx(ctx, nil))(t)
+		tx := testdb.Got(k.DB().BeginTx(ctx, nil))(t)
 		scope, err := txlock.Join(ctx, tx)
 		if err == nil {
 			_, err = scope.Lock(ctx, orders.Key(1)) // before which the transaction begins
@@ -111,7 +111,7 @@ func TestCommitThatFails(t *testing.T) {
 			}
 			wants(t, "COMMIT", err, failure)
 			wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
-			l = leasetest.Got(other.TryAcquire(t.Context(), key))(t)
+			l = testdb.Got(other.TryAcquire(t.Context(), key))(t)
 			must(t, l.Release(t.Context()))
 			testdb.ErrorIf(t, !k.Locked(key) || !strings.Contains(log(k), "COMMIT: "+failure.Error()), "%v", log(k))
 		}
@@ -121,8 +121,8 @@ func TestCommitThatFails(t *testing.T) {
 // TestLeaseBehindDDL acquires a lease in a transaction that a statement commits: the lease is committed, too.
 func TestLeaseBehindDDL(t *testing.T) {
 	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, table string, key txlock.Key) {
-		tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
-		l := leasetest.Got(leasesOf(t, pool).AcquireTx(t.Context(), tx, key))(t)
+		tx := testdb.Got(pool.BeginTx(t.Context(), nil))(t)
+		l := testdb.Got(leasesOf(t, pool).AcquireTx(t.Context(), tx, key))(t)
 		must(t, testdb.Err(tx.ExecContext(t.Context(), "ANALYZE TABLE "+table)))
 		must(t, tx.Rollback())
 		wants(t, "TryAcquire", testdb.Err(leasesOf(t, pool).TryAcquire(t.Context(), key)), txlock.ErrBusy)
@@ -138,9 +138,9 @@ func TestBusyNamesTheHolder(t *testing.T) {
 		shared, permits := txlock.Named(key.String()+"shared"), txlock.Named(key.String()+"permits")
 		must(t, testdb.Err(m.Acquire(ctx, key, lease.WithLabel("ours"))))
 		must(t, testdb.Err(m.AcquireShared(ctx, shared)))
-		taken := leasetest.Got(m.Semaphore(permits, 1))(t)
+		taken := testdb.Got(m.Semaphore(permits, 1))(t)
 		must(t, testdb.Err(taken.Acquire(ctx)))
-		of := leasetest.Got(other.Semaphore(permits, 1))(t)
+		of := testdb.Got(other.Semaphore(permits, 1))(t)
 		tx, _ := beginAt(ctx, t, pool, sql.LevelDefault)
 		for name, c := range map[string]struct {
 			err   error
@@ -170,8 +170,8 @@ func TestOpenRows(t *testing.T) {
 		t.Helper()
 		ctx := context.Background()
 		tx, scope := beginAt(ctx, t, pool, sql.LevelDefault)
-		rows := leasetest.Got(tx.QueryContext(ctx, "SELECT n FROM "+table))(t)
-		leasetest.Equal(t, "a row", rows.Next(), true)
+		rows := testdb.Got(tx.QueryContext(ctx, "SELECT n FROM "+table))(t)
+		testdb.Equal(t, "a row", rows.Next(), true)
 		for range 2 {
 			wants(t, "Lock", testdb.Err(scope.Lock(ctx, orders.Key(1))), txlock.ErrOpenRows)
 		}
@@ -181,7 +181,7 @@ func TestOpenRows(t *testing.T) {
 		_ = rows.Close() // the driver may report that it is out of order
 		err := testdb.Err(scope.Lock(ctx, orders.Key(1)))
 		wants(t, "Lock behind closed rows", err, txlock.ErrTxDoomed)
-		leasetest.Equal(t, "Retryable", txlock.Retryable(err), true)
+		testdb.Equal(t, "Retryable", txlock.Retryable(err), true)
 		wants(t, "COMMIT", tx.Commit(), mysql.ErrInvalidConn)
 	}
 	program := sql.OpenDB(&numbers{all: map[string]int64{"orders": 7}})
@@ -200,8 +200,8 @@ func TestOpenRows(t *testing.T) {
 func TestLeaseInReadOnly(t *testing.T) {
 	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, _ string, key txlock.Key) {
 		m := leasesOf(t, pool)
-		l := leasetest.Got(m.Acquire(t.Context(), key))(t)
-		tx := leasetest.Got(pool.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true}))(t)
+		l := testdb.Got(m.Acquire(t.Context(), key))(t)
+		tx := testdb.Got(pool.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true}))(t)
 		wants(t, "Guard", l.Guard(t.Context(), tx), txlock.ErrReadOnly)
 		wants(t, "AcquireTx", testdb.Err(m.AcquireTx(t.Context(), tx, txlock.Named(key.String()+"~"))), txlock.ErrReadOnly)
 		must(t, errors.Join(l.Err(), tx.Commit(), l.Release(t.Context())))
@@ -228,7 +228,7 @@ func TestKilledForItsLease(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				key, held := txlock.Named(key.String()+name), txlock.Named(key.String()+name+"~")
-				l := leasetest.Got(leasesOf(t, pool).Acquire(t.Context(), key, lease.TTL(time.Second)))(t)
+				l := testdb.Got(leasesOf(t, pool).Acquire(t.Context(), key, lease.TTL(time.Second)))(t)
 				tx, scope := beginAt(t.Context(), t, pool, sql.LevelDefault)
 				must(t, testdb.Err(scope.Lock(t.Context(), held)))
 				must(t, l.Guard(t.Context(), tx))
@@ -246,8 +246,8 @@ func TestKilledForItsLease(t *testing.T) {
 					err = tx.Commit()
 					wants(t, "COMMIT after it", err, txlock.ErrTxDoomed)
 				}
-				leasetest.Equal(t, "ErrUnknownOutcome at the end", errors.Is(err, txlock.ErrUnknownOutcome), name == "COMMIT")
-				leasetest.Equal(t, "Retryable at the end", txlock.Retryable(err), name != "COMMIT")
+				testdb.Equal(t, "ErrUnknownOutcome at the end", errors.Is(err, txlock.ErrUnknownOutcome), name == "COMMIT")
+				testdb.Equal(t, "Retryable at the end", txlock.Retryable(err), name != "COMMIT")
 			})
 		}
 	})
@@ -297,7 +297,7 @@ func TestNothingStaysOpen(t *testing.T) {
 					must(t, testdb.Err(server.ExecContext(t.Context(), rawsql.Probe))) // which fails in a transaction
 					var got sql.NullString
 					must(t, server.QueryRowContext(t.Context(), "SELECT GROUP_CONCAT(n ORDER BY n) FROM "+table).Scan(&got))
-					leasetest.Equal(t, "rows", got.String, c.want)
+					testdb.Equal(t, "rows", got.String, c.want)
 					must(t, testdb.Err(server.ExecContext(t.Context(), "DELETE FROM "+table)))
 				}
 				k := locktest.Open(t, server)
@@ -357,7 +357,7 @@ func bothPools(t *testing.T, program *sql.DB, test func(t *testing.T, pool *sql.
 // inUse checks how many connections of a program's database are in use.
 func inUse(t *testing.T, what string, program *sql.DB, want int) {
 	t.Helper()
-	leasetest.Equal(t, "connections of the program's database in use by "+what, program.Stats().InUse, want)
+	testdb.Equal(t, "connections of the program's database in use by "+what, program.Stats().InUse, want)
 }
 
 // TestOneConnection has a program's database with one connection. Nothing that has ended keeps it, and a
@@ -401,7 +401,7 @@ func TestOneConnection(t *testing.T) {
 			inUse(t, "a transaction that has ended", program, kept)
 		}
 		sends(pool, 0)
-		tx := leasetest.Got(pool.BeginTx(ctx, nil))(t)
+		tx := testdb.Got(pool.BeginTx(ctx, nil))(t)
 		must(t, testdb.Err(tx.ExecContext(ctx, "UPDATE orders SET n = 8")))
 		before, done := program.Stats().WaitCount, make(chan error)
 		go func() { done <- testdb.Err(pool.ExecContext(ctx, "DELETE FROM orders")) }()
@@ -412,7 +412,7 @@ func TestOneConnection(t *testing.T) {
 		must(t, <-done)
 		inUse(t, "two who take turns", program, 0)
 
-		conn := leasetest.Got(pool.Conn(ctx))(t)
+		conn := testdb.Got(pool.Conn(ctx))(t)
 		must(t, testdb.Err(conn.ExecContext(ctx, "SET @n = 1")))
 		closed := program.Stats().MaxIdleClosed
 		for range 2 {
@@ -420,9 +420,9 @@ func TestOneConnection(t *testing.T) {
 			_, err := conn.PrepareContext(ctx, "SELECT n FROM orders")
 			testdb.ErrorIf(t, err == nil, "a database that prepares nothing returns no error")
 		}
-		leasetest.Equal(t, "connections that have returned before the sql.Conn is closed", program.Stats().MaxIdleClosed-closed, 0)
+		testdb.Equal(t, "connections that have returned before the sql.Conn is closed", program.Stats().MaxIdleClosed-closed, 0)
 		must(t, conn.Close())
-		leasetest.Equal(t, "connections that have returned", program.Stats().MaxIdleClosed-closed, 1)
+		testdb.Equal(t, "connections that have returned", program.Stats().MaxIdleClosed-closed, 1)
 	})
 }
 
@@ -440,7 +440,7 @@ func TestPreparedKeepsConnection(t *testing.T) {
 			for range 2 {
 				update.ExpectExec().WillReturnResult(sqlmock.NewResult(0, 1))
 			}
-			stmt := leasetest.Got(pool.PrepareContext(ctx, "UPDATE orders SET n = 1"))(t)
+			stmt := testdb.Got(pool.PrepareContext(ctx, "UPDATE orders SET n = 1"))(t)
 			for range 2 {
 				must(t, testdb.Err(stmt.ExecContext(ctx)))
 				inUse(t, "a prepared statement", program, 1)
@@ -450,13 +450,13 @@ func TestPreparedKeepsConnection(t *testing.T) {
 		must(t, prepared().Close())
 		inUse(t, "one that is closed", program, 0)
 		stmt := prepared()
-		conn := leasetest.Got(pool.Conn(ctx))(t)
+		conn := testdb.Got(pool.Conn(ctx))(t)
 		must(t, stmt.Close())
 		must(t, conn.Close())
 		inUse(t, "one that was closed while its connection was in use", program, 0)
-		conn = leasetest.Got(pool.Conn(ctx))(t)
+		conn = testdb.Got(pool.Conn(ctx))(t)
 		mock.ExpectPrepare("DELETE FROM orders").WillBeClosed()
-		stmt = leasetest.Got(conn.PrepareContext(ctx, "DELETE FROM orders"))(t)
+		stmt = testdb.Got(conn.PrepareContext(ctx, "DELETE FROM orders"))(t)
 		must(t, stmt.Close())
 		inUse(t, "a sql.Conn", program, 1)
 		must(t, conn.Close())

@@ -15,7 +15,6 @@ import (
 	"github.com/DATA-DOG/go-sqlmock"
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -107,8 +106,8 @@ func begin(ctx context.Context, t testing.TB, k *locktest.Kit) (*sql.Tx, *txlock
 
 func beginAt(ctx context.Context, t testing.TB, pool *sql.DB, level sql.IsolationLevel) (*sql.Tx, *txlock.Scope) {
 	t.Helper()
-	tx := leasetest.Got(pool.BeginTx(ctx, &sql.TxOptions{Isolation: level}))(t)
-	scope := leasetest.Got(txlock.Join(ctx, tx))(t)
+	tx := testdb.Got(pool.BeginTx(ctx, &sql.TxOptions{Isolation: level}))(t)
+	scope := testdb.Got(txlock.Join(ctx, tx))(t)
 	return tx, scope
 }
 
@@ -139,7 +138,7 @@ func TestRun(t *testing.T) {
 			return testdb.Err(tx.ExecContext(ctx, "UPDATE  orders SET n = ?", 7))
 		}))
 		testdb.ErrorIf(t, !k.Locked(key) || k.Locked(orders.Key(43)) || !k.Before(key, "update orders"), "%v", k.Log())
-		leasetest.Equal(t, "the log", log(k), "tx 1: BEGIN\ntx 1: lock order:42\ntx 1: UPDATE orders SET n = ?\ntx 1: COMMIT")
+		testdb.Equal(t, "the log", log(k), "tx 1: BEGIN\ntx 1: lock order:42\ntx 1: UPDATE orders SET n = ?\ntx 1: COMMIT")
 	}
 }
 
@@ -174,7 +173,7 @@ func TestForgotten(t *testing.T) {
 		t.Helper()
 		expects(mock, "BEGIN", query, "COMMIT")
 		must(t, locksqlc.Run(t.Context(), k.DB(), nil, func(tx *sql.Tx) error {
-			scope := leasetest.Got(txlock.Join(t.Context(), tx))(t)
+			scope := testdb.Got(txlock.Join(t.Context(), tx))(t)
 			must(t, before(scope))
 			return errors.Join(testdb.Err(tx.ExecContext(t.Context(), query)), behind(scope))
 		}))
@@ -232,8 +231,8 @@ func TestNotGranted(t *testing.T) {
 			fails.says(t, "its transaction had locked nothing")
 			wants(t, "TryLock in another transaction", tries(t, k.DB(), c.key), txlock.ErrBusy)
 			must(t, tx.Rollback())
-			version := leasetest.Got(txlock.ReadVersion(t.Context(), k.DB(), c.key))(t)
-			leasetest.Equal(t, "the version of what wasn't granted", version, 0)
+			version := testdb.Got(txlock.ReadVersion(t.Context(), k.DB(), c.key))(t)
+			testdb.Equal(t, "the version of what wasn't granted", version, 0)
 		})
 	}
 }
@@ -284,7 +283,7 @@ func TestFaults(t *testing.T) {
 		err = tx.Commit()
 		testdb.ErrorIf(t, (err != nil) != c.ends, "after a %v COMMIT: %v", c.fault, err)
 	}
-	leasetest.Says(t, "the log", seen.String(), "tx 1: lock shared order:1: Error 1205 (HY000): Lock wait timeout exceeded",
+	testdb.Says(t, "the log", seen.String(), "tx 1: lock shared order:1: Error 1205 (HY000): Lock wait timeout exceeded",
 		"tx 1: once order:1: Error 1213 (40001): Deadlock found")
 }
 
@@ -300,7 +299,7 @@ func TestFaultsOfStatements(t *testing.T) {
 	must(t, run())
 	k.Before(orders.Key(1), updated)
 
-	version := func() uint64 { return leasetest.Got(txlock.ReadVersion(t.Context(), k.DB(), orders.Key(1)))(t) }
+	version := func() uint64 { return testdb.Got(txlock.ReadVersion(t.Context(), k.DB(), orders.Key(1)))(t) }
 	before := version()
 	k.FailStatement("COMMIT", locktest.UnknownOutcome)
 	expects(mock, "BEGIN", updated, "COMMIT")
@@ -324,7 +323,7 @@ type reports struct {
 func openReports(t *testing.T) *reports {
 	t.Helper()
 	kit, mock, fails := onSaid(t)
-	l := leasetest.Got(leasesOf(t, kit.DB()).Acquire(t.Context(), txlock.Named("reports")))(t)
+	l := testdb.Got(leasesOf(t, kit.DB()).Acquire(t.Context(), txlock.Named("reports")))(t)
 	pool := sql.OpenDB(kit.Connector())
 	t.Cleanup(func() { must(t, errors.Join(l.Release(context.Background()), pool.Close())) })
 	return &reports{l, kit, fails, pool, mock}
@@ -419,7 +418,7 @@ func TestBeforeOfFailedCommits(t *testing.T) {
 				} else {
 					expects(r.mock, ends)
 				}
-				tx := leasetest.Got(r.pool.BeginTx(t.Context(), nil))(t)
+				tx := testdb.Got(r.pool.BeginTx(t.Context(), nil))(t)
 				must(t, testdb.Err(tx.ExecContext(t.Context(), update)))
 				return tx
 			}
@@ -476,7 +475,7 @@ func TestAwaitWaiting(t *testing.T) {
 			go func() { done <- testdb.Err(other.Lock(ctx, key)) }()
 			must(t, k.AwaitWaiting(ctx, key, 1))
 			wants(t, "Lock", <-done, txlock.ErrWaitTimeout)
-			leasetest.Equal(t, "the wait", time.Since(began).Round(time.Second), 50*time.Second)
+			testdb.Equal(t, "the wait", time.Since(began).Round(time.Second), 50*time.Second)
 			must(t, errors.Join(waiter.Rollback(), holder.Commit()))
 		}
 	})
@@ -489,7 +488,7 @@ func TestLeases(t *testing.T) {
 		k, mock := onMock(t)
 		ctx, key := t.Context(), txlock.Named("reports")
 		m := leasesOf(t, k.DB())
-		l := leasetest.Got(m.Acquire(ctx, key))(t)
+		l := testdb.Got(m.Acquire(ctx, key))(t)
 		guarded := func() *sql.Tx {
 			expects(mock, "BEGIN", updated)
 			tx, _ := begin(ctx, t, k)
@@ -506,7 +505,7 @@ func TestLeases(t *testing.T) {
 		must(t, m.ForceRelease(ctx, key)) // which ends the session of the transaction
 		mock.ExpectRollback()
 		wants(t, "Commit after its lease was taken away", tx.Commit(), txlock.ErrUnknownOutcome)
-		l = leasetest.Got(m.Acquire(ctx, key))(t)
+		l = testdb.Got(m.Acquire(ctx, key))(t)
 		testdb.ErrorIf(t, !k.Locked(key), "%v", k.Log())
 		time.Sleep(time.Hour)
 		must(t, l.Err())
@@ -524,7 +523,7 @@ func TestJobControls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, ctx, key := locktest.Open(t, nil), t.Context(), txlock.Named("nightly")
 		var told atomic.Int32
-		jobs := leasetest.Got(job.New(k.DB(), leasesOf(t, k.DB()), job.Log(nil), job.KeepRuns(2, 24*time.Hour), job.Observe(func(_ context.Context, e job.Event) {
+		jobs := testdb.Got(job.New(k.DB(), leasesOf(t, k.DB()), job.Log(nil), job.KeepRuns(2, 24*time.Hour), job.Observe(func(_ context.Context, e job.Event) {
 			if e.Kind == job.ScheduleDiffers {
 				told.Add(1)
 			}
@@ -538,7 +537,7 @@ func TestJobControls(t *testing.T) {
 		changesOnce := func(what string, control func() (bool, error)) {
 			t.Helper()
 			for _, want := range []bool{true, false} {
-				leasetest.Equal(t, what, leasetest.Got(control())(t), want)
+				testdb.Equal(t, what, testdb.Got(control())(t), want)
 			}
 		}
 		time.Sleep(90 * time.Minute)
@@ -562,11 +561,11 @@ func TestJobControls(t *testing.T) {
 		testdb.ErrorIf(t, err != nil || len(all) != 2 || all[0].Failing+all[1].Failing != 1, "%+v, %v", all, err)
 		go by(job.Every(90 * time.Minute))
 		time.Sleep(5 * time.Hour)
-		leasetest.Equal(t, "processes that were told of another schedule", told.Load(), 2)
+		testdb.Equal(t, "processes that were told of another schedule", told.Load(), 2)
 		must(t, errors.Join(jobs.Close(ctx), <-ran, <-ran))
 		time.Sleep(10 * time.Hour)
-		leasetest.Equal(t, "purged of the last 100 hours", leasetest.Got(job.Purge(ctx, k.DB(), 100*time.Hour))(t), 0)
-		leasetest.Equal(t, "purged", leasetest.Got(job.Purge(ctx, k.DB(), time.Hour))(t), 2)
+		testdb.Equal(t, "purged of the last 100 hours", testdb.Got(job.Purge(ctx, k.DB(), 100*time.Hour))(t), 0)
+		testdb.Equal(t, "purged", testdb.Got(job.Purge(ctx, k.DB(), time.Hour))(t), 2)
 		wants(t, "Status after Purge", testdb.Err(jobs.Status(ctx, key)), txlock.ErrNotHeld)
 	})
 }

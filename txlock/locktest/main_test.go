@@ -25,12 +25,12 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 
 var orders = txlock.NewFamily[int64]("order")
 
-var must, wants = leasetest.Must, leasetest.Wants
+var must, wants = testdb.Must, testdb.Wants
 
 // leasesOf returns a manager, which is closed when the test ends.
 func leasesOf(t *testing.T, pool *sql.DB) *lease.Manager {
 	t.Helper()
-	m := leasetest.Got(lease.NewManager(pool))(t)
+	m := testdb.Got(lease.NewManager(pool))(t)
 	t.Cleanup(func() { must(t, m.Close(context.Background())) })
 	return m
 }
@@ -185,8 +185,8 @@ func (m *suiteMemory) Holders(ctx context.Context, keys ...txlock.Key) ([]txlock
 }
 
 func (m *suiteMemory) Begin() (locksuite.Session, locksuite.Locks) {
-	session := leasetest.Got(locksuite.BeginTx(context.Background(), m.DB(), sql.LevelDefault))(m.tb)
-	scope := leasetest.Got(session.Join(context.Background()))(m.tb)
+	session := testdb.Got(locksuite.BeginTx(context.Background(), m.DB(), sql.LevelDefault))(m.tb)
+	scope := testdb.Got(session.Join(context.Background()))(m.tb)
 	return session, suiteLocks{m, scope}
 }
 

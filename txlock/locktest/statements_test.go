@@ -28,13 +28,13 @@ func TestPrepared(t *testing.T) {
 	t.Parallel()
 	k, mock := onMock(t)
 	ctx := t.Context()
-	tx := leasetest.Got(k.DB().BeginTx(ctx, nil))(t)
-	own := leasetest.Got(tx.PrepareContext(ctx, gen.LockNamed))(t)
+	tx := testdb.Got(k.DB().BeginTx(ctx, nil))(t)
+	own := testdb.Got(tx.PrepareContext(ctx, gen.LockNamed))(t)
 	must(t, testdb.Err(own.ExecContext(ctx, []byte("order:1"), []byte("test"), 1)))
 	mock.ExpectBegin()
 	mock.ExpectPrepare("UPDATE orders").ExpectExec().WithArgs(7).WillReturnResult(sqlmock.NewResult(0, 1))
 	mock.ExpectCommit()
-	program := leasetest.Got(tx.PrepareContext(ctx, "UPDATE orders SET n = ?"))(t)
+	program := testdb.Got(tx.PrepareContext(ctx, "UPDATE orders SET n = ?"))(t)
 	must(t, testdb.Err(program.ExecContext(ctx, 7)))
 	must(t, tx.Commit())
 	k.Before(orders.Key(1), "UPDATE orders")
@@ -62,7 +62,7 @@ func everywhere(t *testing.T, test func(t *testing.T, k *locktest.Kit, pool *sql
 // asText returns a function that sends statements of the program on one connection, and one that locks there.
 func asText(t *testing.T, pool *sql.DB) (send func(queries ...string), lock func(key txlock.Key) error) {
 	t.Helper()
-	conn := leasetest.Got(pool.Conn(t.Context()))(t)
+	conn := testdb.Got(pool.Conn(t.Context()))(t)
 	t.Cleanup(func() { must(t, conn.Close()) })
 	send = func(queries ...string) {
 		t.Helper()
@@ -194,7 +194,7 @@ func TestUnsupportedLevels(t *testing.T) {
 func tries(t *testing.T, pool *sql.DB, key txlock.Key) error {
 	t.Helper()
 	return locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-		scope := leasetest.Got(txlock.Join(t.Context(), tx))(t)
+		scope := testdb.Got(txlock.Join(t.Context(), tx))(t)
 		return testdb.Err(scope.TryLock(t.Context(), key))
 	})
 }
@@ -333,14 +333,14 @@ func TestStatementsOfTheProgram(t *testing.T) {
 func TestAllStatementsAreKnown(t *testing.T) {
 	t.Parallel()
 	others := []string{"CenterForUpdate", "NamedForUpdate", "TouchNamed"}
-	files := leasetest.Got(filepath.Glob("../../gen/*.sql.go"))(t)
+	files := testdb.Got(filepath.Glob("../../gen/*.sql.go"))(t)
 	known, constant := 0, regexp.MustCompile("(?s)const (\\w+) = `(-- name: [^`]+)`")
 	list := regexp.MustCompile(`/\*SLICE:\w+\*/\?`)
 	for _, file := range files {
 		if filepath.Base(file) == "leases.sql.go" || filepath.Base(file) == "shared.sql.go" {
 			continue
 		}
-		source := leasetest.Got(os.ReadFile(file))(t)
+		source := testdb.Got(os.ReadFile(file))(t)
 		for _, s := range constant.FindAllStringSubmatch(string(source), -1) {
 			switch knows := locktest.Knows(list.ReplaceAllString(s[2], "?,?")) || locktest.Knows(rawsql.Big(s[2])); {
 			case knows:

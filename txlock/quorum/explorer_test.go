@@ -15,7 +15,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/quorum"
@@ -110,13 +109,13 @@ func (x *exploration) run(t *testing.T, choose func(all []decision) int) (wrong 
 			var leases []*lease.Manager
 			for n, node := range w.nodes {
 				s := node.Store()
-				m := leasetest.Got(lease.NewManager(s.Pool(), lease.TTL(exploredTTL), lease.PurgeEvery(0, time.Hour)))(t)
+				m := testdb.Got(lease.NewManager(s.Pool(), lease.TTL(exploredTTL), lease.PurgeEvery(0, time.Hour)))(t)
 				must(t, s.ReadClock(t.Context()))
 				s.SetFault(w.decides(c, n))
 				leases = append(leases, m)
 				closes = append(closes, func() { closeIt(t, m); must(t, s.Pool().Close()) })
 			}
-			m := leasetest.Got(quorum.New(leases, quorum.MaxTTL(exploredTTL), quorum.ClockSkew(exploredSkew), quorum.NodeTimeout(exploredTTL/2)))(t)
+			m := testdb.Got(quorum.New(leases, quorum.MaxTTL(exploredTTL), quorum.ClockSkew(exploredSkew), quorum.NodeTimeout(exploredTTL/2)))(t)
 			must(t, m.Install(t.Context()))
 			managers = append(managers, m)
 			starts = append(starts, func() { w.client(t.Context(), c, m, rounds) })
@@ -145,7 +144,7 @@ func (x *exploration) run(t *testing.T, choose func(all []decision) int) (wrong 
 func (w *world) checkFree(t *testing.T) {
 	time.Sleep(2 * exploredTTL)
 	for _, node := range w.nodes {
-		seen := leasetest.Got(node.Store().Look(t.Context(), store.Row{Key: job.String()}))(t)
+		seen := testdb.Got(node.Store().Look(t.Context(), store.Row{Key: job.String()}))(t)
 		if seen.Left > 0 {
 			w.wrong = cmp.Or(w.wrong, "a node that is held for nobody")
 		}

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var must, wants, higher, limited = leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited
+var must, wants, higher, limited = testdb.Must, testdb.Wants, leasetest.Higher, leasetest.Limited
 
 // inner is what package lease does for lockstep's own packages.
 var inner = lease.Internal(bridge.Pass{})
@@ -46,7 +46,7 @@ func newNodes(t testing.TB, n int) []*testdb.DB {
 // createLeases makes the one table that is needed.
 func createLeases(t testing.TB, db *testdb.DB) {
 	t.Helper()
-	statements := leasetest.Got(schema.Statements())(t)
+	statements := testdb.Got(schema.Statements())(t)
 	for _, s := range statements {
 		if strings.Contains(s, "lockstep_leases") {
 			db.Exec(t, s)
@@ -59,7 +59,7 @@ func newLeases(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption)
 	t.Helper()
 	var managers []*lease.Manager
 	for _, db := range nodes {
-		m := leasetest.Got(lease.NewManager(leasetest.Pool(t, db, true), append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...))(t)
+		m := testdb.Got(lease.NewManager(leasetest.Pool(t, db, true), append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...))(t)
 		t.Cleanup(func() { closeIt(t, m) })
 		managers = append(managers, m)
 	}
@@ -70,7 +70,7 @@ func newLeases(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption)
 func newQuorum(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption) *quorum.Manager {
 	t.Helper()
 	leases := newLeases(t, nodes, options...)
-	terms := leasetest.Got(inner.Terms(leases[0]))(t)
+	terms := testdb.Got(inner.Terms(leases[0]))(t)
 	m := newManager(t, leases, quorum.NodeTimeout(terms.TTL/3)) // a busy machine's nodes answer late
 	must(t, m.Install(t.Context()))
 	return m
@@ -78,7 +78,7 @@ func newQuorum(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption)
 
 func newManager(t testing.TB, managers []*lease.Manager, options ...quorum.Option) *quorum.Manager {
 	t.Helper()
-	m := leasetest.Got(quorum.New(managers, options...))(t)
+	m := testdb.Got(quorum.New(managers, options...))(t)
 	t.Cleanup(func() { closeIt(t, m) })
 	return m
 }
@@ -95,7 +95,7 @@ func named() txlock.Key { return txlock.Named("quorum:" + rand.Text()) }
 
 func acquire(t testing.TB, m *quorum.Manager, key txlock.Key, options ...lease.AcquireOption) *quorum.Lease {
 	t.Helper()
-	return leasetest.Got(m.Acquire(limited(t, time.Minute), key, options...))(t)
+	return testdb.Got(m.Acquire(limited(t, time.Minute), key, options...))(t)
 }
 
 func release(t testing.TB, l interface{ Release(context.Context) error }) {
@@ -148,7 +148,7 @@ func (db *memory) leases() (leases []*lease.Manager, stores []*memstore.Store) {
 	db.t.Helper()
 	for _, node := range db.nodes {
 		s := node.Store()
-		m := leasetest.Got(lease.NewManager(s.Pool(), lease.PurgeEvery(0, time.Hour)))(db.t)
+		m := testdb.Got(lease.NewManager(s.Pool(), lease.PurgeEvery(0, time.Hour)))(db.t)
 		db.t.Cleanup(func() {
 			closeIt(db.t, m)
 			must(db.t, s.Pool().Close())
@@ -184,7 +184,7 @@ func (db *memory) manager() *quorum.Manager {
 func (db *memory) force(node int) {
 	db.t.Helper()
 	pool := db.nodes[node].Store().Pool()
-	operator := leasetest.Got(lease.NewManager(pool, lease.PurgeEvery(0, time.Hour)))(db.t)
+	operator := testdb.Got(lease.NewManager(pool, lease.PurgeEvery(0, time.Hour)))(db.t)
 	must(db.t, errors.Join(operator.ForceRelease(db.t.Context(), job), operator.Close(db.t.Context()), pool.Close()))
 }
 
@@ -192,7 +192,7 @@ func (db *memory) force(node int) {
 func (db *memory) held() (n int) {
 	db.t.Helper()
 	for _, node := range db.nodes {
-		seen := leasetest.Got(node.Store().Look(db.t.Context(), store.Row{Key: job.String()}))(db.t)
+		seen := testdb.Got(node.Store().Look(db.t.Context(), store.Row{Key: job.String()}))(db.t)
 		if seen.Left > 0 {
 			n++
 		}
@@ -204,7 +204,7 @@ func (db *memory) held() (n int) {
 func (db *memory) holds(what string, want int) {
 	db.t.Helper()
 	synctest.Wait()
-	leasetest.Equal(db.t, "nodes that hold it "+what, db.held(), want)
+	testdb.Equal(db.t, "nodes that hold it "+what, db.held(), want)
 }
 
 // within checks how much time has passed in the test.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -58,7 +57,7 @@ func TestMajorityOfNodes(t *testing.T) {
 				up()
 				db.holds("when all are up", 5)
 				for i := range 5 {
-					node := leasetest.Got(l.Node(i))(t)
+					node := testdb.Got(l.Node(i))(t)
 					testdb.ErrorIf(t, node.Token() < l.Token(), "node %d has token %d, the lease %d", i, node.Token(), l.Token())
 				}
 				release(t, l)
@@ -84,8 +83,8 @@ func TestContextIsItsOwners(t *testing.T) {
 			other := txlock.Namespace("shop").Named(job.String()) // another key
 			return one.Do(ctx, other, func(inside context.Context, _ *quorum.Lease) error {
 				refused("another goroutine under the outer lease", one, ctx, other)
-				again := leasetest.Got(one.TryAcquire(inside, job))(t)
-				leasetest.Equal(t, "the token of the lease that is held", again.Token(), outer.Token())
+				again := testdb.Got(one.TryAcquire(inside, job))(t)
+				testdb.Equal(t, "the token of the lease that is held", again.Token(), outer.Token())
 				return again.Release(ctx)
 			})
 		}))
@@ -94,10 +93,10 @@ func TestContextIsItsOwners(t *testing.T) {
 		release(t, l)
 
 		named := lease.WithOwner(t.Context(), "worker-7")
-		l = leasetest.Got(one.Acquire(named, job))(t)
-		leasetest.Equal(t, "owner", l.Owner(), "worker-7")
+		l = testdb.Got(one.Acquire(named, job))(t)
+		testdb.Equal(t, "owner", l.Owner(), "worker-7")
 		refused("by the owner's name elsewhere", elsewhere, named, job)
-		again := leasetest.Got(one.TryAcquire(named, job))(t)
+		again := testdb.Got(one.TryAcquire(named, job))(t)
 		release(t, l)
 		must(t, again.Err())
 		release(t, again)
@@ -116,7 +115,7 @@ func TestDo(t *testing.T) {
 			return context.Cause(ctx)
 		}), txlock.ErrLost)
 		func() {
-			defer func() { leasetest.Equal[any](t, "recovered", recover(), "oh") }()
+			defer func() { testdb.Equal[any](t, "recovered", recover(), "oh") }()
 			_ = m.Do(t.Context(), job, func(context.Context, *quorum.Lease) error { panic("oh") })
 		}()
 		db.holds("after a panic", 0)
@@ -149,12 +148,12 @@ func TestLeftIsThatOfTheMajority(t *testing.T) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
 		m := db.manager()
 		others, _ := db.leases()
-		defer release(t, leasetest.Got(others[2].Acquire(t.Context(), job))(t))
+		defer release(t, testdb.Got(others[2].Acquire(t.Context(), job))(t))
 		l := acquire(t, m, job)
 		time.Sleep(200 * time.Millisecond)
-		renewed := leasetest.Got(l.Node(0))(t)
+		renewed := testdb.Got(l.Node(0))(t)
 		must(t, renewed.Renew(t.Context()))
-		behind := leasetest.Got(l.Node(1))(t)
+		behind := testdb.Got(l.Node(1))(t)
 		if left := l.Remaining(); left != behind.Remaining() || left <= 0 || left >= renewed.Remaining() {
 			t.Errorf("%v are left, of a majority with %v and %v", left, renewed.Remaining(), behind.Remaining())
 		}
@@ -198,7 +197,7 @@ func TestCloseAwaitsTheNodes(t *testing.T) {
 				})
 				call(t, m, stores, func() { close(speaks) })
 				must(t, m.Close(t.Context()))
-				leasetest.Equal(t, "nodes that are held after Close", db.held(), 0)
+				testdb.Equal(t, "nodes that are held after Close", db.held(), 0)
 			})
 		})
 	}
@@ -307,7 +306,7 @@ func TestHigherClock(t *testing.T) {
 			last = l.Token()
 			testdb.ErrorIf(t, last <= before, "token %d follows %d", last, before)
 			for _, node := range db.nodes {
-				row := leasetest.Got(node.Store().Stored(t.Context(), store.Row{Key: job.String()}))(t)
+				row := testdb.Got(node.Store().Stored(t.Context(), store.Row{Key: job.String()}))(t)
 				if row.Token >= last {
 					know++
 				}
@@ -334,7 +333,7 @@ func TestNewNodesCountLater(t *testing.T) {
 		time.Sleep(recovery - time.Since(db.begun) - time.Millisecond)
 		wants(t, "Acquire just before they count", testdb.Err(m.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
 		time.Sleep(2 * time.Millisecond)
-		l := leasetest.Got(m.TryAcquire(t.Context(), job))(t)
+		l := testdb.Got(m.TryAcquire(t.Context(), job))(t)
 		release(t, l)
 
 		// Two nodes lose their data, of which the holder's majority was.

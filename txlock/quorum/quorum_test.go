@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -22,8 +21,8 @@ func noDatabases(t *testing.T, n int, options ...lease.ManagerOption) []*lease.M
 	t.Helper()
 	var managers []*lease.Manager
 	for range n {
-		db := leasetest.Got(sql.Open("mysql", "nobody@tcp(127.0.0.1:1)/nothing"))(t)
-		m := leasetest.Got(lease.NewManager(db, options...))(t)
+		db := testdb.Got(sql.Open("mysql", "nobody@tcp(127.0.0.1:1)/nothing"))(t)
+		m := testdb.Got(lease.NewManager(db, options...))(t)
 		t.Cleanup(func() {
 			closeIt(t, m)
 			_ = db.Close()
@@ -37,7 +36,7 @@ func noDatabases(t *testing.T, n int, options ...lease.ManagerOption) []*lease.M
 func TestNew(t *testing.T) {
 	t.Parallel()
 	three := noDatabases(t, 3)
-	samePool := leasetest.Got(lease.NewManager(poolOf(three[0])))(t)
+	samePool := testdb.Got(lease.NewManager(poolOf(three[0])))(t)
 	closed := noDatabases(t, 1)[0]
 	closeIt(t, closed)
 	for name, c := range map[string]struct {
@@ -120,7 +119,7 @@ func TestInstall(t *testing.T) {
 	nodes[1].Exec(t, "RENAME TABLE lockstep_leases TO gone")
 	wants(t, "Install", m.Install(t.Context()), txlock.ErrNoQuorum, txlock.ErrSchema)
 	for _, i := range []int{0, 2} {
-		leasetest.Equal(t, "rows of a node", nodes[i].Number(t, "SELECT COUNT(*) FROM lockstep_leases"), 0)
+		testdb.Equal(t, "rows of a node", nodes[i].Number(t, "SELECT COUNT(*) FROM lockstep_leases"), 0)
 	}
 	nodes[1].Exec(t, "RENAME TABLE gone TO lockstep_leases")
 	must(t, m.Install(t.Context()))

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -79,14 +78,14 @@ func TestStatements(t *testing.T) {
 				},
 			}
 			send := verbs[min(random.IntN(len(verbs)+3), len(verbs)-1)]
-			verb := leasetest.Got(send(db.Admin()))(t)
+			verb := testdb.Got(send(db.Admin()))(t)
 			var want Row
-			if rows := leasetest.Got(q.ListJobs(ctx, db.Admin()))(t); len(rows) > 0 {
+			if rows := testdb.Got(q.ListJobs(ctx, db.Admin()))(t); len(rows) > 0 {
 				want = rows[0]
-				want.Runs, want.NowUs = string(leasetest.Got(q.JobRuns(ctx, db.Admin(), name))(t).Runs), 0
+				want.Runs, want.NowUs = string(testdb.Got(q.JobRuns(ctx, db.Admin(), name))(t).Runs), 0
 			}
 			m.nowUs = max(want.StartedUs, want.EndedUs, want.PausedUs, want.DiffersUs, want.RunUs) // the server's
-			leasetest.Must(t, testdb.Err(send(&m)))
+			testdb.Must(t, testdb.Err(send(&m)))
 			if got, want := fmt.Sprintf("%+v", m.row), fmt.Sprintf("%+v", want); got != want {
 				t.Fatalf("%s at %d by %d made, of %+v, on the server\n%s, in memory\n%s", verb, tick, token, r, want, got)
 			}

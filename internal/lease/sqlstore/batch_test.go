@@ -17,13 +17,12 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var must, onServers = leasetest.Must, testdb.OnDatabases
+var must, onServers = testdb.Must, testdb.OnDatabases
 
 // newStore is a store that has read the server's clock.
 func newStore(t *testing.T, db *testdb.DB, mutators ...func(*mysql.Config)) *Store {
@@ -115,9 +114,9 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 		}
 		all = append(all, w)
 	}
-	blocker := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(t)
+	blocker := testdb.Got(db.Admin().BeginTx(t.Context(), nil))(t)
 	defer func() { must(t, blocker.Rollback()) }()
-	leasetest.Got(blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", unique+"locked"))(t)
+	testdb.Got(blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", unique+"locked"))(t)
 	done, clock, err := s.takes.send(t.Context(), all)
 	testdb.FatalIf(t, err != nil || done != want, "taken %b, want %b, %v", done, want, err)
 	for i, w := range all {
@@ -162,7 +161,7 @@ func TestClockFarAway(t *testing.T) {
 		all := []rawsql.Wanted{{Name: name, Hold: hold("a"), Owner: "me", TTLUs: 1e6, NotAfter: math.MaxInt64}}
 		for _, away := range []time.Duration{-10 * time.Minute, 10 * time.Minute} {
 			near := time.Now().Add(away).UnixMicro()
-			result := leasetest.Got(s.pool.ExecContext(t.Context(), rawsql.AcquireMany(all, near)))(t)
+			result := testdb.Got(s.pool.ExecContext(t.Context(), rawsql.AcquireMany(all, near)))(t)
 			n, err := result.RowsAffected()
 			testdb.ErrorIf(t, err != nil || n != 0, "%v away: %d rows, %v", away, n, err)
 		}

@@ -69,7 +69,7 @@ func TestRenewManyReplies(t *testing.T) {
 
 func testRenewManyReplies(t *testing.T, db *testdb.DB, s *Store) {
 	ctx, unique := leasetest.Limited(t, time.Minute), fmt.Sprint(rand.Int64(), "'/") // a locked row would be waited for
-	blocker := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(t)
+	blocker := testdb.Got(db.Admin().BeginTx(t.Context(), nil))(t)
 	defer func() { _ = blocker.Rollback() }() // it has written nothing
 	cases := []struct {
 		name, set string
@@ -92,7 +92,7 @@ func testRenewManyReplies(t *testing.T, db *testdb.DB, s *Store) {
 		claims[c.name] = store.Claim{Row: store.Row{Key: unique + c.name}, Owner: "me", Hold: hold("m"), Token: 1000, Told: 40}
 		makeRow(t, db, unique+c.name, set)
 	}
-	leasetest.Got(blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", unique+"locked"))(t)
+	testdb.Got(blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", unique+"locked"))(t)
 	for _, only := range [][]string{nil, {"held", "told"}, {"asked"}, {"expired"}, {"locked"}} {
 		var of []store.Claim
 		found, questions := make(map[store.Row]store.Standing), []store.Question(nil)
@@ -121,7 +121,7 @@ func TestRepliesAreKnown(t *testing.T) {
 	named := regexp.MustCompile(`-- name: (\w+) :exec(?:lastid|result)`)
 	found := 0
 	for _, file := range []string{"leases", "shared"} {
-		text := leasetest.Got(os.ReadFile("../../../gen/" + file + ".sql.go"))(t)
+		text := testdb.Got(os.ReadFile("../../../gen/" + file + ".sql.go"))(t)
 		for _, m := range named.FindAllStringSubmatch(string(text), -1) {
 			found++
 			_, known := meanings[m[1]]
@@ -169,7 +169,7 @@ func TestClocksMove(t *testing.T) {
 	files = append(files, slices.DeleteFunc(rawsql, func(file string) bool { return strings.HasSuffix(file, "_test.go") })...)
 	found := 0
 	for _, file := range files {
-		text := leasetest.Got(os.ReadFile(file))(t)
+		text := testdb.Got(os.ReadFile(file))(t)
 		for _, clock := range zoned.FindAllString(noZone.ReplaceAllString(string(text), ""), -1) {
 			t.Errorf("%s: %q is in the time zone of the session", file, clock)
 		}
@@ -244,7 +244,7 @@ func TestSwapComparesTheVersion(t *testing.T) {
 		} {
 			c := store.Claim{Row: store.Row{Key: what}, Owner: "me", Hold: hold("m"), Token: 1000}
 			makeRow(t, db, what, held+"'"+c.Hold+"', expires_us = "+future)
-			seen := leasetest.Got(s.row(t.Context(), c.Row))(t)
+			seen := testdb.Got(s.row(t.Context(), c.Row))(t)
 			next, reply := seen.Take(store.Ask{Owner: "you", Hold: hold("y"), TTL: time.Minute}, seen.Expires, seen.Expires)
 			testdb.FatalIf(t, reply != store.Done, "%s: an expired row is not free: %v", what, reply)
 			if err := change(t.Context(), c); err != nil {
@@ -350,7 +350,7 @@ func TestQueuedBehindALock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		s, name := newStore(t, db), fmt.Sprint(rand.Int64())
 		makeRow(t, db, name, "owner = 'me'")
-		tx := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(t)
+		tx := testdb.Got(db.Admin().BeginTx(t.Context(), nil))(t)
 		defer func() { must(t, tx.Rollback()) }()
 		must(t, tx.QueryRow("SELECT owner FROM lockstep_leases WHERE name = ? FOR UPDATE", name).Scan(new(string)))
 		err := s.Queued(t.Context(), store.Row{Key: name}, 50*time.Millisecond, func(store.Session) error { return nil })
@@ -382,7 +382,7 @@ func TestDeniedPastTheLimit(t *testing.T) {
 func TestTurnBesides(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		s, name := newStore(t, db), fmt.Sprint(rand.Int64())
-		place := leasetest.Got(s.Turn(t.Context(), name, "me", "", func() error { makeRow(t, db, name, "slot = -1"); return nil }))(t)
+		place := testdb.Got(s.Turn(t.Context(), name, "me", "", func() error { makeRow(t, db, name, "slot = -1"); return nil }))(t)
 		turn := place.(*turn)
 		defer turn.Leave()
 		for name, c := range map[string]struct {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/rules"
 	"github.com/dca00107/lockstep/internal/lease/store"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -222,12 +221,12 @@ func (c statement) make(t *testing.T, db *testdb.DB) store.Row {
 func (c statement) passes(t *testing.T, db *testdb.DB, s *Store) {
 	t.Helper()
 	at := c.make(t, db)
-	before := leasetest.Got(s.row(t.Context(), at))(t)
-	tx := leasetest.Got(db.Admin().Begin())(t)
+	before := testdb.Got(s.row(t.Context(), at))(t)
+	tx := testdb.Got(db.Admin().Begin())(t)
 	must(t, tx.QueryRow("SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", at.Key).Scan(new(int)))
 	a, err := c.send(t.Context(), s, at)
 	must(t, errors.Join(err, tx.Rollback()))
-	after := leasetest.Got(s.row(t.Context(), at))(t)
+	after := testdb.Got(s.row(t.Context(), at))(t)
 	next, _ := c.rule(nil, before.Row, before.now)
 	if refused := c.takes && a.Reply == c.reply && next == before.Row; a.Reply != store.Absent && !refused || after.Row != before.Row || after.version != before.version {
 		t.Errorf("%s: of a locked row: %+v\n%+v, before\n%+v", c.name, a, after, before)
@@ -240,7 +239,7 @@ func (c statement) follows(t *testing.T, db *testdb.DB, s *Store, send func(at s
 	at := c.make(t, db)
 	var entry *rules.Row
 	if c.entry != "" {
-		seen := leasetest.Got(s.row(t.Context(), store.Row{Key: at.Key}))(t)
+		seen := testdb.Got(s.row(t.Context(), store.Row{Key: at.Key}))(t)
 		entry = &seen.Row
 	}
 	before, there, err := s.find(t.Context(), at)

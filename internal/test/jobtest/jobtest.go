@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -18,13 +17,13 @@ import (
 // Node returns what a process has: a pool of its own, with leases and jobs.
 func Node(t *testing.T, engine testdb.Engine, opts ...job.Option) (*job.Jobs, *lease.Manager) {
 	t.Helper()
-	db := leasetest.Got(locksqlc.Open(testdb.Open(t, engine).DSN()))(t)
-	leases := leasetest.Got(lease.NewManager(db, lease.TTL(10*time.Minute)))(t) // a busy machine loses none
-	jobs := leasetest.Got(job.New(db, leases, opts...))(t)
+	db := testdb.Got(locksqlc.Open(testdb.Open(t, engine).DSN()))(t)
+	leases := testdb.Got(lease.NewManager(db, lease.TTL(10*time.Minute)))(t) // a busy machine loses none
+	jobs := testdb.Got(job.New(db, leases, opts...))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
-		leasetest.Must(t, errors.Join(jobs.Close(ctx), leases.Close(ctx), db.Close()))
+		testdb.Must(t, errors.Join(jobs.Close(ctx), leases.Close(ctx), db.Close()))
 	})
 	return jobs, leases
 }

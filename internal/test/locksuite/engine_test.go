@@ -179,7 +179,7 @@ func onAnother(t *testing.T, db *testdb.DB, guarded bool, rewrite func(string) s
 
 func manage(t *testing.T, pool *sql.DB) *lease.Manager {
 	t.Helper()
-	m := leasetest.Got(lease.NewManager(pool, lease.PurgeEvery(0, time.Hour)))(t)
+	m := testdb.Got(lease.NewManager(pool, lease.PurgeEvery(0, time.Hour)))(t)
 	t.Cleanup(func() { _ = m.Close(context.WithoutCancel(t.Context())) })
 	return m
 }
@@ -220,7 +220,7 @@ func TestOtherEngine(t *testing.T) {
 			}
 			rewrite = func(text string) string { return text }
 		} else {
-			on.held = leasetest.Got(manage(t, db.Connect(t)).Acquire(t.Context(), unused()))(t)
+			on.held = testdb.Got(manage(t, db.Connect(t)).Acquire(t.Context(), unused()))(t)
 		}
 		open, wire := onAnother(t, db, guarded, rewrite)
 		on.DB = open(t)
@@ -238,7 +238,7 @@ func TestOtherEngine(t *testing.T) {
 			}
 			for _, table := range []string{"locks", "leases", "once", "jobs"} {
 				rows := count(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_"+table+" WHERE name = ?", on.key.String())
-				leasetest.Equal(t, name+": rows of the key in "+table, rows, 0)
+				testdb.Equal(t, name+": rows of the key in "+table, rows, 0)
 			}
 		}
 	})
@@ -295,7 +295,7 @@ func TestOddEngines(t *testing.T) {
 // transaction is still open. A success that says itself that it is can't be believed.
 func contradicted(t *testing.T, pool *sql.DB) {
 	t.Helper()
-	tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
+	tx := testdb.Got(pool.BeginTx(t.Context(), nil))(t)
 	defer func() { _ = tx.Rollback() }()
 	check(t, testdb.Err(txlock.Join(t.Context(), tx)))
 	wants(t, "a statement that fails", testdb.Err(tx.ExecContext(t.Context(), "CREATE TABLE lockstep_broken (")), schema.ErrEngine)
@@ -350,7 +350,7 @@ func harmless(t *testing.T, what string, db querier, name string) {
 			wants(t, what, errors.Join(jobErr, factsErr, session.Fit(job.Words), facts.Unfit), nil)
 		}
 		check(t, db.QueryRowContext(t.Context(), "SELECT LAST_INSERT_ID()").Scan(&is))
-		leasetest.Equal(t, what+": LAST_INSERT_ID()", is, was)
+		testdb.Equal(t, what+": LAST_INSERT_ID()", is, was)
 	}
 }
 
@@ -381,12 +381,12 @@ func TestEngineIsKnown(t *testing.T) {
 		for _, level := range append(levels, sql.LevelReadUncommitted) {
 			for _, readOnly := range []bool{false, true} {
 				options := sql.TxOptions{Isolation: level, ReadOnly: readOnly}
-				tx := leasetest.Got(conn.BeginTx(t.Context(), &options))(t)
+				tx := testdb.Got(conn.BeginTx(t.Context(), &options))(t)
 				const token = "SELECT token FROM lockstep_jobs WHERE name = ?"
 				check(t, testdb.Err(session.Ask(t.Context(), tx))) // the one that is asked in transactions
 				before := count(t, db.Admin(), token, name)
 				db.Exec(t, "UPDATE lockstep_jobs SET token = token + 1 WHERE name = '"+name+"'")
-				leasetest.Equal(t, fmt.Sprintf("%+v: what the transaction reads", options), count(t, tx, token, name), before+1)
+				testdb.Equal(t, fmt.Sprintf("%+v: what the transaction reads", options), count(t, tx, token, name), before+1)
 				harmless(t, fmt.Sprintf("%+v", options), tx, name)
 				check(t, tx.Rollback())
 			}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -15,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var exec, count, check, wants = testdb.Exec, testdb.Count, leasetest.Must, leasetest.Wants
+var exec, count, check, wants = testdb.Exec, testdb.Count, testdb.Must, testdb.Wants
 
 // poolOf opens a pool of the application's user.
 func poolOf(tb testing.TB, db *testdb.DB, guarded bool, set ...func(*mysql.Config)) *sql.DB {
@@ -23,7 +22,7 @@ func poolOf(tb testing.TB, db *testdb.DB, guarded bool, set ...func(*mysql.Confi
 	if !guarded {
 		return db.Connect(tb, set...)
 	}
-	pool := leasetest.Got(locksqlc.Open(db.DSN(set...)))(tb)
+	pool := testdb.Got(locksqlc.Open(db.DSN(set...)))(tb)
 	tb.Cleanup(func() { _ = pool.Close() })
 	return pool
 }
@@ -47,12 +46,12 @@ func connection(tb testing.TB, pool *sql.DB) (conn *sql.Conn, id int64) {
 func begin(tb testing.TB, on testdb.Beginner, level sql.IsolationLevel) (*sql.Tx, *txlock.Scope) {
 	tb.Helper()
 	tx := testdb.Begin(tb, on, &sql.TxOptions{Isolation: level})
-	return tx, leasetest.Got(locksqlc.Join(tb.Context(), tx))(tb)
+	return tx, testdb.Got(locksqlc.Join(tb.Context(), tx))(tb)
 }
 
 func lock(tb testing.TB, scope *txlock.Scope, key txlock.Key) txlock.Grant {
 	tb.Helper()
-	return leasetest.Got(scope.Lock(tb.Context(), key))(tb)
+	return testdb.Got(scope.Lock(tb.Context(), key))(tb)
 }
 
 // locked locks a key in a transaction that it was tried to join.

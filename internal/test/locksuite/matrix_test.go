@@ -205,7 +205,7 @@ func (c counter) attack(t *testing.T, raise func(context.Context, counter) error
 		}
 		testdb.ErrorIf(t, refused == "", "%v", err)
 	}
-	leasetest.Equal(t, "the counter at "+c.level.String(), count(t, c, "SELECT n FROM "+c.table+" WHERE id = 1"), want)
+	testdb.Equal(t, "the counter at "+c.level.String(), count(t, c, "SELECT n FROM "+c.table+" WHERE id = 1"), want)
 	return refused
 }
 
@@ -241,7 +241,7 @@ func TestLostUpdatesOfEveryWay(t *testing.T) {
 		return
 	}
 	testdb.NeedsServer(t)
-	page := leasetest.Got(os.ReadFile(lostPage))(t)
+	page := testdb.Got(os.ReadFile(lostPage))(t)
 	head, table, ok := strings.Cut(string(page), lostBegin)
 	testdb.FatalIf(t, !ok, "%s has no table", lostPage)
 	table, rest, _ := strings.Cut(table, "\n\n")
@@ -348,7 +348,7 @@ func TestControls(t *testing.T) {
 			}
 			return errors.Join(err, c.write(t.Context(), tx, n+1))
 		}))
-		leasetest.Equal(t, "what two transactions have written, of which one is lost", count(t, c, "SELECT n FROM "+c.table), 1)
+		testdb.Equal(t, "what two transactions have written, of which one is lost", count(t, c, "SELECT n FROM "+c.table), 1)
 		exec(t, c, "UPDATE "+c.table+" SET n = 0")
 		refused := c.attack(t, func(ctx context.Context, c counter) error {
 			err := c.begun(ctx, func(tx *sql.Tx) error { return c.raise(ctx, tx, " FOR UPDATE") })
@@ -358,6 +358,6 @@ func TestControls(t *testing.T) {
 			}
 			return err
 		})
-		leasetest.Equal(t, "why it is refused", refused, "")
+		testdb.Equal(t, "why it is refused", refused, "")
 	})
 }

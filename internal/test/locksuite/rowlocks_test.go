@@ -15,7 +15,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/internal/test/tools/checkqueries"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -86,7 +85,7 @@ func (r *trial) lease(name string, slot, usedFor int) {
 // manager returns a manager of the pool, which removes no rows.
 func (r *trial) manager() *lease.Manager {
 	r.Helper()
-	m := leasetest.Got(lease.NewManager(r.pool, lease.PurgeEvery(time.Hour, time.Hour*24)))(r)
+	m := testdb.Got(lease.NewManager(r.pool, lease.PurgeEvery(time.Hour, time.Hour*24)))(r)
 	r.Cleanup(func() { _ = m.Close(context.WithoutCancel(r.Context())) }) // what it holds is of transactions that were rolled back
 	return m
 }
@@ -422,7 +421,7 @@ func onceOf(key string, keepUs int) verb {
 // leaseVerbs are Guard and AcquireTx of leases in several states.
 var leaseVerbs = slices.Concat(
 	twice(verb{name: "Lease.Guard", key: "held"}, func(r *trial) {
-		r.held = leasetest.Got(r.manager().TryAcquire(r.Context(), r.key()))(r)
+		r.held = testdb.Got(r.manager().TryAcquire(r.Context(), r.key()))(r)
 	}, func(r *trial, ctx context.Context) error { return r.held.Guard(ctx, r.tx) }),
 	acquireTx("new", func(*trial) {}),
 	[]verb{{name: "AcquireTx", key: "acquired in this transaction", run: func(r *trial) error {
@@ -466,7 +465,7 @@ const (
 // statements than are on the page.
 func (f *findings) compare(t *testing.T) {
 	t.Helper()
-	page := leasetest.Got(os.ReadFile(lockPage))(t)
+	page := testdb.Got(os.ReadFile(lockPage))(t)
 	head, table, found := strings.Cut(string(page), tableBegin)
 	testdb.FatalIf(t, !found, "%s has no table", lockPage)
 	table, rest, _ := strings.Cut(table, "\n\n")
@@ -563,7 +562,7 @@ func (s *seen) text() string {
 // no other, and every exception.
 func (f *findings) isComplete(t *testing.T) {
 	t.Helper()
-	queries := leasetest.Got(checkqueries.Places("../../../queries"))(t)
+	queries := testdb.Got(checkqueries.Places("../../../queries"))(t)
 	var sent []string
 	for _, row := range f.rows {
 		names := row.statements()

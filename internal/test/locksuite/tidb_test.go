@@ -16,7 +16,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -50,7 +49,7 @@ func TestTiDBRefusesVerbs(t *testing.T) {
 		wants(t, name, err, schema.ErrEngine)
 		testdb.ErrorIf(t, errors.Is(err, errRan), "%s: %v", name, err)
 		if strings.Contains(name, "Lock") {
-			leasetest.Fails(t, name, err, "no shared locks")
+			testdb.Fails(t, name, err, "no shared locks")
 		}
 		_, held := s.Held(key)
 		testdb.ErrorIf(t, held && name != "LockAll, one shared", "%s: the key is held", name)
@@ -96,7 +95,7 @@ func TestTiDBRefusesTransactions(t *testing.T) {
 				_ = tx.Rollback() // nothing was done in it
 			}
 			wants(t, "the transaction", err, c.want)
-			leasetest.Fails(t, "the transaction", err, c.says)
+			testdb.Fails(t, "the transaction", err, c.says)
 		})
 	}
 	for _, begin := range []string{"BEGIN", "START TRANSACTION", "BEGIN PESSIMISTIC", "BEGIN OPTIMISTIC", "BEGIN /*T! OPTIMISTIC */"} {
@@ -124,7 +123,7 @@ func TestTiDBLocks(t *testing.T) {
 				wants(t, "LockAll", testdb.Err(other.WaitAtMost(aWhile).LockAll(t.Context(), key, beside(key))), txlock.ErrWaitTimeout)
 				wants(t, "Lock", testdb.Err(other.WaitAtMost(aWhile).Lock(t.Context(), key)), txlock.ErrWaitTimeout)
 				wants(t, "after the refusals", other.Verify(t.Context()), nil)
-				leasetest.Equal(t, "the token of the key again", lock(t, s, key).Token(), first.Token())
+				testdb.Equal(t, "the token of the key again", lock(t, s, key).Token(), first.Token())
 				check(t, tx.Commit())
 				if level == sql.LevelDefault { // its transaction has begun before
 					wants(t, "with an older snapshot", testdb.Err(other.Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
@@ -172,7 +171,7 @@ func TestTiDBVersion(t *testing.T) {
 	}
 	tx, s := begin(t, onTiDB(t, nil), sql.LevelReadCommitted) // where the row alone is compared
 	wants(t, "an old version", s.CompareAndBump(t.Context(), key, last.token-1), txlock.ErrConflict)
-	leasetest.Equal(t, "the row after a conflict", read(tx), last)
+	testdb.Equal(t, "the row after a conflict", read(tx), last)
 }
 
 // TestTiDBOnce: a key is given to the first transaction that commits, and to no other.
@@ -187,7 +186,7 @@ func TestTiDBOnce(t *testing.T) {
 		}
 		return err
 	})
-	leasetest.Equal(t, "calls that were the first", firsts.Load(), 1)
+	testdb.Equal(t, "calls that were the first", firsts.Load(), 1)
 	result, err := locksqlc.Once(t.Context(), pool, key, ran, txlock.Fingerprint([]byte("other")))
 	testdb.ErrorIf(t, err != nil || result, "again: %t, %v", result, err)
 	for i, want := range []bool{true, false} {
@@ -238,7 +237,7 @@ func TestTiDBPurge(t *testing.T) {
 	t.Parallel()
 	const old = 1100
 	db := testdb.Shared(t, testdb.TiDB).Open(t)
-	guarded := leasetest.Got(locksqlc.Open(db.AdminDSN()))(t)
+	guarded := testdb.Got(locksqlc.Open(db.AdminDSN()))(t)
 	defer func() { _ = guarded.Close() }()
 	for i, pool := range []*sql.DB{db.Admin(), guarded} {
 		for table, rest := range map[string]string{
@@ -246,7 +245,7 @@ func TestTiDBPurge(t *testing.T) {
 			"lockstep_once":  "(name, fingerprint, result, done_us, keep_us) VALUES (?, '-', '-', IF(?, UNIX_TIMESTAMP() * 1000000, 0), 3600000000)",
 		} {
 			inAdmin := func(f func(tx *sql.Tx)) *sql.Tx {
-				tx := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(t)
+				tx := testdb.Got(db.Admin().BeginTx(t.Context(), nil))(t)
 				f(tx)
 				return tx
 			}
@@ -265,12 +264,12 @@ func TestTiDBPurge(t *testing.T) {
 					n, err = txlock.Purge(t.Context(), pool, time.Hour)
 				}
 				check(t, err)
-				leasetest.Equal(t, table+": removed "+what, n, want)
+				testdb.Equal(t, table+": removed "+what, n, want)
 			}
 			purges("beside a holder of two", old-2)
 			check(t, holder.Rollback())
 			purges("of those that were locked", 2)
-			leasetest.Equal(t, table+": the rows left", count(t, db.Admin(), "SELECT COUNT(*) FROM "+table+" WHERE name LIKE ?", fmt.Sprintf("%d:%%", i)), 1)
+			testdb.Equal(t, table+": the rows left", count(t, db.Admin(), "SELECT COUNT(*) FROM "+table+" WHERE name LIKE ?", fmt.Sprintf("%d:%%", i)), 1)
 		}
 	}
 }
@@ -340,7 +339,7 @@ func TestTiDBLevelOfRun(t *testing.T) {
 			exec(t, pool, text)
 		}
 		err := locksqlc.Run(t.Context(), pool, c.keys, func(tx *sql.Tx) error {
-			leasetest.Equal(t, name+": the second read is fresh", rereads(t, tx, increment), c.fresh)
+			testdb.Equal(t, name+": the second read is fresh", rereads(t, tx, increment), c.fresh)
 			return nil
 		}, c.options...)
 		wants(t, name, err, nil)
@@ -406,7 +405,7 @@ func TestTiDBReadBeforeLock(t *testing.T) {
 			}
 			return write(t, tx, n+1)
 		}, txlock.ErrStaleSnapshot, txlock.ErrStaleSnapshot, nil)
-		leasetest.Equal(t, name+": increments", read(t, pool), 3)
+		testdb.Equal(t, name+": increments", read(t, pool), 3)
 	}
 }
 
@@ -414,7 +413,7 @@ func TestTiDBReadBeforeLock(t *testing.T) {
 func TestTiDBReadBeforeGuard(t *testing.T) {
 	t.Parallel()
 	pool := freshTiDB(t, "")
-	l := leasetest.Got(manage(t, pool).Acquire(t.Context(), txlock.Named("lease")))(t)
+	l := testdb.Got(manage(t, pool).Acquire(t.Context(), txlock.Named("lease")))(t)
 	tries(t, "Guard", pool, func(_ int, _ *txlock.Scope, tx *sql.Tx) error {
 		read(t, tx)
 		return l.Guard(t.Context(), tx)
@@ -507,9 +506,9 @@ func TestTiDBLevelIsNotLeftBehind(t *testing.T) {
 	increment()
 	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted} {
 		err := locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("read only")}, nothing, &sql.TxOptions{Isolation: level, ReadOnly: true})
-		leasetest.Fails(t, "a transaction that is read only", err)
+		testdb.Fails(t, "a transaction that is read only", err)
 		err = locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-			leasetest.Equal(t, fmt.Sprintf("after %v: the second read is fresh", level), rereads(t, tx, increment), false)
+			testdb.Equal(t, fmt.Sprintf("after %v: the second read is fresh", level), rereads(t, tx, increment), false)
 			return nil
 		})
 		wants(t, "Run", err, nil)
@@ -528,7 +527,7 @@ func TestTiDBChosenLevel(t *testing.T) {
 		exec(t, conn, before)
 		tx, scope := begin(t, conn, sql.LevelDefault)
 		lock(t, scope, txlock.Named("chosen"))
-		leasetest.Equal(t, before+": the second read is fresh", rereads(t, tx, increment), true)
+		testdb.Equal(t, before+": the second read is fresh", rereads(t, tx, increment), true)
 		check(t, tx.Rollback())
 	}
 }

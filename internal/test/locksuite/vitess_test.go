@@ -50,7 +50,7 @@ func TestVitessRefuses(t *testing.T) {
 			_ = tx.Rollback()
 		}
 		if wants(t, name, err, c.want); c.says != "" {
-			leasetest.Fails(t, name, err, c.says)
+			testdb.Fails(t, name, err, c.says)
 		}
 	}
 	for _, target := range []string{"@replica", "@rdonly", ":0", ":0@replica"} {
@@ -60,14 +60,14 @@ func TestVitessRefuses(t *testing.T) {
 			err = locksqlc.Run(t.Context(), pool, []txlock.Key{key}, nothing)
 		}
 		wants(t, target, err, schema.ErrSession)
-		leasetest.Fails(t, target, err, "name the keyspace alone")
+		testdb.Fails(t, target, err, "name the keyspace alone")
 	}
 	wants(t, "an unguarded pool", locksqlc.Run(t.Context(), db.Connect(t), []txlock.Key{key}, nothing), schema.ErrEngine)
 	conn, _ := connection(t, onVitess(t, db, nil))
 	exec(t, conn, "BEGIN")
 	err := locked(t, key)(locksqlc.JoinConn(t.Context(), conn))
 	wants(t, "BEGIN as text", err, schema.ErrEngine)
-	leasetest.Fails(t, "BEGIN as text", err, "BeginTx")
+	testdb.Fails(t, "BEGIN as text", err, "BeginTx")
 	exec(t, conn, "ROLLBACK")
 }
 
@@ -94,12 +94,12 @@ func TestVitessStatements(t *testing.T) {
 			if err == nil {
 				_, err = stmt.ExecContext(t.Context())
 			}
-			leasetest.Fails(t, text+", prepared", err)
+			testdb.Fails(t, text+", prepared", err)
 			_, _ = tx.ExecContext(t.Context(), "UPDATE "+table+" SET n = n + 1 WHERE id = 1")
 			return undo
 		}), undo)
 	}
-	leasetest.Equal(t, "the counter", count(t, db.Admin(), "SELECT n FROM "+table+" WHERE id = 1"), 0)
+	testdb.Equal(t, "the counter", count(t, db.Admin(), "SELECT n FROM "+table+" WHERE id = 1"), 0)
 }
 
 // TestVitessShards: a transaction can't lock in one keyspace and write in another, whose commit might fail alone.
@@ -115,13 +115,13 @@ func TestVitessShards(t *testing.T) {
 		if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)"); err != nil {
 			return err
 		}
-		leasetest.Fails(t, "the write on another shard", testdb.Err(tx.ExecContext(t.Context(), fmt.Sprintf("INSERT INTO `%s`.there VALUES (1)", elsewhere.Name()))))
+		testdb.Fails(t, "the write on another shard", testdb.Err(tx.ExecContext(t.Context(), fmt.Sprintf("INSERT INTO `%s`.there VALUES (1)", elsewhere.Name()))))
 		return nil // as who ignores it
 	})
 	wants(t, "Run", err, txlock.ErrTxDoomed, schema.ErrEngine)
-	leasetest.Equal(t, "tries", calls, 1)
-	leasetest.Equal(t, "rows here", count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), 0)
-	leasetest.Equal(t, "rows there", count(t, elsewhere.Admin(), "SELECT COUNT(*) FROM there"), 0)
+	testdb.Equal(t, "tries", calls, 1)
+	testdb.Equal(t, "rows here", count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), 0)
+	testdb.Equal(t, "rows there", count(t, elsewhere.Admin(), "SELECT COUNT(*) FROM there"), 0)
 }
 
 // TestVitessSharded: nothing is installed in a keyspace of two shards, and nothing locks on both.
@@ -134,7 +134,7 @@ func TestVitessSharded(t *testing.T) {
 	refused := func(what string, err error) {
 		t.Helper()
 		wants(t, what, err, schema.ErrEngine)
-		leasetest.Fails(t, what, err, "on each shard's MySQL server")
+		testdb.Fails(t, what, err, "on each shard's MySQL server")
 	}
 	run := func(keys ...txlock.Key) error {
 		return locksqlc.Run(t.Context(), pool, keys, func(*sql.Tx) error {
@@ -147,7 +147,7 @@ func TestVitessSharded(t *testing.T) {
 	// A program may place the tables itself.
 	exec(t, plain, "ALTER VSCHEMA CREATE VINDEX xxhash USING xxhash")
 	exec(t, plain, "ALTER VSCHEMA ON lockstep_locks ADD VINDEX xxhash(name) USING xxhash")
-	leasetest.Fails(t, "Install", schema.Install(t.Context(), plain))
+	testdb.Fails(t, "Install", schema.Install(t.Context(), plain))
 	refused("Run, on two shards", run(keys...))
 	for _, key := range keys {
 		wants(t, key.String()+" alone", run(key), nil)
@@ -169,8 +169,8 @@ func TestVitessLevel(t *testing.T) {
 	for _, level := range append(levels, sql.LevelReadUncommitted) {
 		_, err := run(level)
 		wants(t, level.String(), err, schema.ErrEngine)
-		leasetest.Fails(t, level.String(), err, "not at "+level.String())
-		tx := leasetest.Got(pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level}))(t)
+		testdb.Fails(t, level.String(), err, "not at "+level.String())
+		tx := testdb.Got(pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level}))(t)
 		exec(t, tx, "SELECT 1")
 		check(t, tx.Commit())
 		got, err := run(sql.LevelDefault)
@@ -198,7 +198,7 @@ func TestVitessSessionsLevel(t *testing.T) {
 		}
 		return err
 	})
-	leasetest.Equal(t, "increments", count(t, db.Admin(), "SELECT n FROM "+table), workers*rounds*len(pools))
+	testdb.Equal(t, "increments", count(t, db.Admin(), "SELECT n FROM "+table), workers*rounds*len(pools))
 }
 
 // TestVitessWaits: a wait without a limit ends before Vitess ends the transaction, which stays open, with its locks.
@@ -241,12 +241,12 @@ func TestVitessEnded(t *testing.T) {
 			pool, key := onVitess(t, db, nil), txlock.Named("ended")
 			tx, s := begin(t, pool, sql.LevelDefault)
 			lock(t, s, key)
-			leasetest.Fails(t, "what ends the transaction", long(t.Context(), tx))
+			testdb.Fails(t, "what ends the transaction", long(t.Context(), tx))
 			_, held := s.Held(key)
 			testdb.ErrorIf(t, held, "the lock is held, they say")
 			wants(t, "a statement afterwards", testdb.Err(tx.ExecContext(t.Context(), "INSERT INTO ended VALUES (1, 0)")), txlock.ErrTxDoomed)
 			wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
-			leasetest.Equal(t, "rows", count(t, pool, "SELECT COUNT(*) FROM ended"), 1)
+			testdb.Equal(t, "rows", count(t, pool, "SELECT COUNT(*) FROM ended"), 1)
 			wants(t, "the next transaction", locksqlc.Run(t.Context(), pool, []txlock.Key{key}, nothing), nil)
 		})
 	}
@@ -266,8 +266,8 @@ func TestVitessIdle(t *testing.T) {
 		}
 		return testdb.Err(db.Admin().ExecContext(t.Context(), "DELETE FROM idle WHERE id = 1")) // waits for the end of that transaction
 	}))
-	leasetest.Equal(t, "calls", calls, 2)
-	leasetest.Equal(t, "rows", count(t, pool, "SELECT COUNT(*) FROM idle"), 1)
+	testdb.Equal(t, "calls", calls, 2)
+	testdb.Equal(t, "rows", count(t, pool, "SELECT COUNT(*) FROM idle"), 1)
 }
 
 // TestVitessGivesUp: who gives up a wait, or leaves with locks, keeps none.

@@ -16,7 +16,6 @@ import (
 	"gorm.io/plugin/dbresolver"
 	"gorm.io/sharding"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/schema"
@@ -63,15 +62,15 @@ type env struct {
 func newEnv(t *testing.T, engine testdb.Engine) env {
 	t.Helper()
 	db := testdb.Fresh(t, engine)
-	for _, s := range leasetest.Got(schema.Statements())(t) {
+	for _, s := range testdb.Got(schema.Statements())(t) {
 		if strings.Contains(s, "TABLE IF NOT EXISTS lockstep_locks") {
 			db.Exec(t, s)
 		}
 	}
 	db.Grant(t, "lockstep_locks")
 	makeTables(t, db)
-	g := leasetest.Got(lockgorm.Open(db.DSN(), &gorm.Config{Logger: logger.Discard, PrepareStmtTTL: tenYears}))(t)
-	pool := leasetest.Got(g.DB())(t)
+	g := testdb.Got(lockgorm.Open(db.DSN(), &gorm.Config{Logger: logger.Discard, PrepareStmtTTL: tenYears}))(t)
+	pool := testdb.Got(g.DB())(t)
 	t.Cleanup(func() { noError(t, pool.Close()) })
 	return env{db, g}
 }
@@ -111,7 +110,7 @@ func (e env) wantNumber(t *testing.T, want int64, query string, args ...any) {
 	t.Helper()
 	var n int64
 	noError(t, e.Admin().QueryRowContext(t.Context(), query, args...).Scan(&n))
-	leasetest.Equal(t, fmt.Sprint(query, args), n, want)
+	testdb.Equal(t, fmt.Sprint(query, args), n, want)
 }
 
 // inTransaction calls fn in a transaction, which is committed.
@@ -120,11 +119,11 @@ func (e env) inTransaction(t *testing.T, fn func(tx *gorm.DB)) {
 	noError(t, e.g.Transaction(func(tx *gorm.DB) error { fn(tx); return nil }))
 }
 
-var noError, wantError = leasetest.Must, leasetest.Wants
+var noError, wantError = testdb.Must, testdb.Wants
 
 func (e env) held(t *testing.T, key txlock.Key) bool {
 	t.Helper()
-	holders := leasetest.Got(txlock.Holders(t.Context(), e.Admin(), key))(t)
+	holders := testdb.Got(txlock.Holders(t.Context(), e.Admin(), key))(t)
 	return len(holders) == 1
 }
 
@@ -160,7 +159,7 @@ func transaction(t *testing.T, e env) {
 			noError(t, tx.Model(&Order{}).Where("id = ? AND user_id = ?", two.ID, int64(2)).Clauses(lockgorm.On(keys[1])).Update("n", 7).Error)
 			var read Order
 			noError(t, tx.Where("user_id = ? AND id = ?", int64(2), two.ID).First(&read).Error)
-			leasetest.Equal(t, "what the transaction reads", read.N, 7)
+			testdb.Equal(t, "what the transaction reads", read.N, 7)
 			for _, key := range keys {
 				noError(t, lockgorm.AssertLocked(tx, key))
 				testdb.ErrorIf(t, !e.held(t, key), "%s is free inside", key)

@@ -14,7 +14,6 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -32,8 +31,8 @@ var orders = txlock.NewFamily[int64]("order")
 func TestUnlocked(t *testing.T) {
 	logged := new(bytes.Buffer)
 	warnings := logger.New(log.New(logged, "", 0), logger.Config{LogLevel: logger.Warn, IgnoreRecordNotFoundError: true})
-	db := leasetest.Got(gorm.Open(sqlite.Open("file::memory:"), &gorm.Config{Logger: warnings}))(t)
-	pool := leasetest.Got(db.DB())(t)
+	db := testdb.Got(gorm.Open(sqlite.Open("file::memory:"), &gorm.Config{Logger: warnings}))(t)
+	pool := testdb.Got(db.DB())(t)
 	pool.SetMaxOpenConns(1) // each connection has a database of its own
 	t.Cleanup(func() { noError(t, pool.Close()) })
 	noError(t, db.AutoMigrate(&Order{}))
@@ -45,8 +44,8 @@ func TestUnlocked(t *testing.T) {
 	noError(t, lockgorm.Transaction(db, orders.Keys(7), func(tx *gorm.DB) error {
 		var o Order
 		noError(t, tx.Clauses(lockgorm.On(orders.Key(7)), lockgorm.MaxWait(1)).Take(&o, 7).Error)
-		leasetest.Got(lockgorm.Lock(tx, orders.Key(7)))(t)
-		leasetest.Got(lockgorm.Lock(lockgorm.WaitAtMost(tx, 1), txlock.Shared(orders.Key(7))))(t)
+		testdb.Got(lockgorm.Lock(tx, orders.Key(7)))(t)
+		testdb.Got(lockgorm.Lock(lockgorm.WaitAtMost(tx, 1), txlock.Shared(orders.Key(7))))(t)
 		noError(t, lockgorm.AssertLocked(tx, orders.Key(7)))
 		o.N = 3
 		noError(t, tx.Save(&o).Error)
@@ -54,14 +53,14 @@ func TestUnlocked(t *testing.T) {
 		return tx.Model(&o).Clauses(lockgorm.CommitWith(1)).Update("n", 5).Error
 	}))
 	failed := errors.New("failed")
-	leasetest.Wants(t, "Optimistic", lockgorm.Optimistic(db, orders.Key(7), func(tx *gorm.DB) error {
+	testdb.Wants(t, "Optimistic", lockgorm.Optimistic(db, orders.Key(7), func(tx *gorm.DB) error {
 		noError(t, tx.Model(&Order{ID: 7}).Update("n", 6).Error)
 		return failed
 	}), failed)
 	var o Order
 	noError(t, db.Take(&o, 7).Error)
-	leasetest.Equal(t, "the row", o.N, 5)
+	testdb.Equal(t, "the row", o.N, 5)
 	noError(t, db.Delete(&Order{}, 7).Error)
 }
 
-var noError = leasetest.Must
+var noError = testdb.Must

@@ -5,11 +5,10 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
-var must = leasetest.Must
+var must = testdb.Must
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
@@ -31,7 +30,7 @@ func TestRunKeepsDSN(t *testing.T) {
 // The command isn't run, and the error names the variable.
 func TestRunRefusesDSN(t *testing.T) {
 	testdb.NeedsServer(t)
-	listener := leasetest.Got(net.Listen("tcp", "127.0.0.1:0"))(t)
+	listener := testdb.Got(net.Listen("tcp", "127.0.0.1:0"))(t)
 	dead := listener.Addr().String()
 	must(t, listener.Close())
 	silent := httptest.NewServer(nil) // until it is asked by HTTP
@@ -54,7 +53,7 @@ func TestRunRefusesDSN(t *testing.T) {
 		for dsn, want := range tests {
 			t.Setenv(other.DSNVariable(), dsn)
 			code, err := run(string(other), false, []string{"true"})
-			leasetest.Fails(t, dsn, err, other.DSNVariable(), want)
+			testdb.Fails(t, dsn, err, other.DSNVariable(), want)
 			testdb.ErrorIf(t, code == 0, "run with %q: 0", dsn)
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -24,12 +23,12 @@ const (
 	module = "github.com/dca00107/lockstep"
 )
 
-var must = leasetest.Must
+var must = testdb.Must
 
 // TestPage proves that the page names what there is, and is short.
 func TestPage(t *testing.T) {
 	t.Parallel()
-	page := leasetest.Got(os.ReadFile(filepath.Join(root, "docs", "architecture.md")))(t)
+	page := testdb.Got(os.ReadFile(filepath.Join(root, "docs", "architecture.md")))(t)
 	for _, wrong := range slices.Concat(wrongNames(string(page)), wrongTrips(string(page)), wrongFloors(string(page), importsOf(t))) {
 		t.Error("docs/architecture.md: " + wrong)
 	}
@@ -284,7 +283,7 @@ func TestDoors(t *testing.T) {
 		"func (s *T) init() { s.b = 1 }":        nil,
 		"func init() { table = make(T) }":       nil,
 	} {
-		file := leasetest.Got(parser.ParseFile(token.NewFileSet(), "", "package p\n"+text, parser.SkipObjectResolution))(t)
+		file := testdb.Got(parser.ParseFile(token.NewFileSet(), "", "package p\n"+text, parser.SkipObjectResolution))(t)
 		got := doors(file)
 		testdb.ErrorIf(t, !slices.Equal(got, want), "%s: %q, want %q", text, got, want)
 	}

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -49,12 +48,12 @@ func TestCheck(t *testing.T) {
 			code += "\nfunc (q *Queries) " + method + "() {}\n"
 		}
 		check(t, os.WriteFile(filepath.Join(dir, "q.sql.go"), []byte(code), 0o644))
-		problems := leasetest.Got(Check([]string{dir}, dir))(t)
+		problems := testdb.Got(Check([]string{dir}, dir))(t)
 		testdb.ErrorIf(t, !slices.EqualFunc(problems, test.want, strings.Contains), "%s: %q, want %q", name, problems, test.want)
 	}
 }
 
-var check = leasetest.Must
+var check = testdb.Must
 
 const root = "../../../.."
 
@@ -83,8 +82,8 @@ var elsewhere = []string{
 // primary keys. A range would lock the record behind it and the gaps, and strangers would wait.
 func TestPoints(t *testing.T) {
 	t.Parallel()
-	keys := leasetest.Got(PrimaryKeys(filepath.Join(root, "schema")))(t)
-	queries := leasetest.Got(Places(filepath.Join(root, "queries")))(t)
+	keys := testdb.Got(PrimaryKeys(filepath.Join(root, "schema")))(t)
+	queries := testdb.Got(Places(filepath.Join(root, "queries")))(t)
 	texts := make(map[string]string)
 	for name, query := range queries {
 		if query.InCallers {
@@ -99,10 +98,10 @@ func TestPoints(t *testing.T) {
 		err := keys.Point(text)
 		testdb.ErrorIf(t, err != nil, "%s runs in callers' transactions, and is no point: %v", name, err)
 	}
-	script := leasetest.Got(os.ReadFile(filepath.Join(root, "schema/mysql/0005_procedures.sql")))(t)
+	script := testdb.Got(os.ReadFile(filepath.Join(root, "schema/mysql/0005_procedures.sql")))(t)
 	lockstep, _, found := strings.Cut(string(script), "-- +goose StatementBegin\nDROP PROCEDURE IF EXISTS lockstep_program_2")
 	testdb.ErrorIf(t, !found, "there is no lockstep_program_2, behind which the statements are the program's")
-	leasetest.Wants(t, "the procedures run in callers' transactions, and have what is no point", keys.Script(lockstep), nil)
+	testdb.Wants(t, "the procedures run in callers' transactions, and have what is no point", keys.Script(lockstep), nil)
 }
 
 var (
@@ -239,7 +238,7 @@ func TestPoint(t *testing.T) {
 // QUERY or its time limit has interrupted, so whoever sends one is told how many it has changed.
 func TestChangesAreCounted(t *testing.T) {
 	t.Parallel()
-	queries := leasetest.Got(Places("../../../../queries"))(t)
+	queries := testdb.Got(Places("../../../../queries"))(t)
 	changes := regexp.MustCompile(`(?m)^(UPDATE|DELETE)\b`)
 	for name, q := range queries {
 		head, _, _ := strings.Cut(q.Text, "\n")
@@ -284,7 +283,7 @@ var ownID = []string{"SeesOwnID", "CompareAndBumpNamed", "CompareAndBumpCenter"}
 // LAST_INSERT_ID() that it sets and reads itself, which is an older one on TiDB and Vitess.
 func TestOwnIDIsNotRead(t *testing.T) {
 	t.Parallel()
-	queries := leasetest.Got(Places(filepath.Join(root, "queries")))(t)
+	queries := testdb.Got(Places(filepath.Join(root, "queries")))(t)
 	texts := make(map[string]string) // all strings of one declaration are one text
 	for name, query := range queries {
 		lines := slices.DeleteFunc(strings.Split(query.Text, "\n"), func(line string) bool { return strings.HasPrefix(line, "--") })

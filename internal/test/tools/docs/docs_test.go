@@ -18,7 +18,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -52,7 +51,7 @@ func pages(t *testing.T) map[string]string {
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	return string(leasetest.Got(os.ReadFile(filepath.Join(root, filepath.FromSlash(name))))(t))
+	return string(testdb.Got(os.ReadFile(filepath.Join(root, filepath.FromSlash(name))))(t))
 }
 
 // TestLinks proves that each page leads to files, and to headings, that exist.
@@ -207,7 +206,7 @@ var isCommand = regexp.MustCompile(`^(?:[a-z][a-z-]*|[A-Z_]+=\S*)(?: +(?:[a-z][a
 // declared tells whether a file of a directory has a declaration.
 func declared(t *testing.T, dir, declaration string) bool {
 	t.Helper()
-	files := leasetest.Got(filepath.Glob(filepath.Join(root, filepath.FromSlash(dir), "*.go")))(t)
+	files := testdb.Got(filepath.Glob(filepath.Join(root, filepath.FromSlash(dir), "*.go")))(t)
 	return slices.ContainsFunc(files, func(file string) bool {
 		source, err := os.ReadFile(file)
 		return err == nil && strings.Contains(string(source), "\n"+declaration)
@@ -235,7 +234,7 @@ func TestErrors(t *testing.T) {
 			if strings.HasSuffix(file, "_test.go") {
 				continue
 			}
-			source := leasetest.Got(os.ReadFile(file))(t)
+			source := testdb.Got(os.ReadFile(file))(t)
 			for _, match := range sentinel.FindAllStringSubmatch(string(source), -1) {
 				testdb.ErrorIf(t, !strings.Contains(page, "`"+prefix+match[1]+"`") && !strings.Contains(page, "`txlock."+match[1]+"`"),
 					"docs/reference/errors.md lacks `%s%s`", prefix, match[1])
@@ -255,7 +254,7 @@ func TestBadges(t *testing.T) {
 	testdb.ErrorIf(t, !strings.Contains(read(t, "README.md"), "badge/Go-"+version+"%2B"), "README.md has no badge of Go %s", version)
 }
 
-var check = leasetest.Must
+var check = testdb.Must
 
 // TestWrongPages proves that each kind of mistake is found.
 func TestWrongPages(t *testing.T) {
@@ -536,7 +535,7 @@ func TestVocabulary(t *testing.T) {
 			if !strings.HasPrefix(name, "internal/") {
 				comments[name] = docsOf(text)
 			}
-			tree := leasetest.Got(parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution))(t)
+			tree := testdb.Got(parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution))(t)
 			messages[name] = messagesOf(tree, strings.HasPrefix(name, "cmd/") || strings.HasPrefix(name, "lockhttp/"))
 		}
 	}
@@ -613,10 +612,10 @@ var (
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	for _, pkg := range []string{"txlock", "txlock/lease", "locksqlc", "lockgorm", "schema", "txlock/job", "txlock/elect", "txlock/quorum"} {
-		files := leasetest.Got(filepath.Glob(filepath.Join(root, filepath.FromSlash(pkg), "*_test.go")))(t)
+		files := testdb.Got(filepath.Glob(filepath.Join(root, filepath.FromSlash(pkg), "*_test.go")))(t)
 		examples, verbs := map[string]bool{}, 0
 		for _, file := range files {
-			text := leasetest.Got(os.ReadFile(file))(t)
+			text := testdb.Got(os.ReadFile(file))(t)
 			for _, match := range example.FindAllStringSubmatch(string(text), -1) {
 				examples[match[1]] = true
 			}

@@ -6,18 +6,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
-var must = leasetest.Must
+var must = testdb.Must
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
 // commandsOf returns the commands of parts, by their names.
 func commandsOf(t *testing.T, what string, only ...string) map[string]string {
 	t.Helper()
-	parts := leasetest.Got(chosen(what, time.Minute, only))(t)
+	parts := testdb.Got(chosen(what, time.Minute, only))(t)
 	commands := make(map[string]string)
 	for _, p := range parts {
 		for _, c := range p.commands {
@@ -31,7 +30,7 @@ func commandsOf(t *testing.T, what string, only ...string) map[string]string {
 // what is behind another tag in its own part, and all packages of the library in one part.
 func TestParts(t *testing.T) {
 	t.Chdir("../../../..")
-	makefile := leasetest.Got(os.ReadFile("Makefile"))(t)
+	makefile := testdb.Got(os.ReadFile("Makefile"))(t)
 	for _, variable := range []string{"PARTS", "COMMANDS"} {
 		_, rest, _ := strings.Cut(string(makefile), "\n"+variable)
 		line, _, _ := strings.Cut(rest, "\n")
@@ -48,17 +47,17 @@ func TestParts(t *testing.T) {
 		"beside":   {"cd examples && "},
 		"commands": {"cd cmd/lockgen", "TestRefused|"},
 	} {
-		leasetest.Says(t, part, tests[part], texts...)
+		testdb.Says(t, part, tests[part], texts...)
 	}
 	for part, commands := range tests {
 		for _, text := range []string{"TestGolden", "TestSuite|", "TestRouter", "TestNoUpdateIsLost", "/internal/test/tools/docs"} { // the last has one goroutine
 			testdb.ErrorIf(t, strings.Contains(commands, text), "%s names %s", part, text)
 		}
 	}
-	leasetest.Says(t, "the checks of the source", commandsOf(t, "verify", "source")["source"], "TestGolden")
-	leasetest.Says(t, "the tests of proxies", commandsOf(t, "test", "proxies")["proxies"], "-run=^(TestRouter)$")
+	testdb.Says(t, "the checks of the source", commandsOf(t, "verify", "source")["source"], "TestGolden")
+	testdb.Says(t, "the tests of proxies", commandsOf(t, "test", "proxies")["proxies"], "-run=^(TestRouter)$")
 	_, err := chosen("test", time.Minute, []string{"leases", "lease"})
-	leasetest.Fails(t, "a part that isn't there", err)
+	testdb.Fails(t, "a part that isn't there", err)
 }
 
 // TestAll proves that what fails is named, and what comes after it runs.
@@ -72,7 +71,7 @@ func TestAll(t *testing.T) {
 		{name: "good", commands: []command{sh("true")}},
 		{name: "bad", commands: []command{sh("exit $CODE"), sh("echo > " + written)}},
 	}, 1, true)
-	leasetest.Fails(t, "all", err, "bad: cd ", "exit status 3")
+	testdb.Fails(t, "all", err, "bad: cd ", "exit status 3")
 	testdb.ErrorIf(t, strings.Contains(err.Error(), "good"), "the error is %v", err)
 	_, err = os.Stat(written)
 	must(t, err)
