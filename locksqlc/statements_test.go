@@ -16,7 +16,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/session"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -205,7 +204,7 @@ func TestOptimisticWithoutItsEnd(t *testing.T) {
 				}
 				return testdb.Err(tx.ExecContext(t.Context(), "UPDATE "+table+" SET v = v + 1"))
 			}))
-			version := leasetest.Got(txlock.ReadVersion(t.Context(), pool, key))(t)
+			version := testdb.Got(txlock.ReadVersion(t.Context(), pool, key))(t)
 			n := count(t, db.Admin(), "SELECT v FROM "+table)
 			testdb.ErrorIf(t, runs != 1 || n != 1 || version == 0, "without %s: %d runs, %d updates, version %d", name, runs, n, version)
 		}
@@ -228,7 +227,7 @@ func TestTripsOfABusyKey(t *testing.T) {
 		id, tx := testdb.ConnID(t, conn), begin(t, conn)
 		scope, before := join(t, tx), trips.Count()
 		isError(t, "TryLock of a key that is held", testdb.Err(scope.TryLock(t.Context(), key)), txlock.ErrBusy)
-		leasetest.Equal(t, "round trips of a try", trips.Count()-before, 1)
+		testdb.Equal(t, "round trips of a try", trips.Count()-before, 1)
 		check(t, errors.Join(scope.Verify(t.Context()), tx.Rollback()))
 
 		tx = begin(t, conn)
@@ -292,9 +291,10 @@ func stubPool(tb testing.TB) *sql.DB {
 // lockOnce runs a transaction, with a lock or without.
 func lockOnce(tb testing.TB, pool *sql.DB, lock bool) {
 	ctx := context.Background()
-	tx := leasetest.Got(pool.BeginTx(ctx, nil))(tb)
+	tx := testdb.Got(pool.BeginTx(ctx, nil))(tb)
 	if lock {
-		scope := leasetest.Got(locksqlc.Join(ctx, tx))(tb)
+		scope, err := locksqlc.Join(ctx, tx)
+		check(tb, err)
 		if grant, err := scope.Lock(ctx, goSideKey); err != nil || grant.Token() == 0 {
 			tb.Fatal(grant, err)
 		}
